@@ -350,7 +350,7 @@ fn jsonl(folder: &Path) {
     put(folder, "clocks", 0, (CLOCKS.join("\n") + "\n").as_bytes());
 }
 
-/// The clocks of a machine, in the header and in a line of their own.
+/// The clocks of a machine, in the header and in a `clock` line.
 const CLOCKS: [&str; 2] = [
     r#"{"event_id":0,"ts":0.0,"type":"header","name":"gpurec","schema":1,"version":"0.1.0","start":"2026-11-21T05:00:00.000+00:00","host":"h","kernel":"6","user":"ada","clock":{"monotonic_ns":7,"realtime_ns":1792000000123456789,"error_ns":31,"boot_id":null,"ntp":null,"ptp":null}}"#,
     r#"{"event_id":1,"ts":0.1,"type":"clock","name":"clock","monotonic_ns":100000007,"realtime_ns":1792000000223456789,"error_ns":31,"boot_id":"4c1b","ntp":{"offset_ns":-1500,"max_error_ns":250000,"synchronized":true},"ptp":"/dev/ptp0"}"#,

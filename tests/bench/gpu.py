@@ -54,9 +54,10 @@ TARGETS = {
 
 @contextlib.contextmanager
 def apart(bench):
-    """Gives the programs CPUs of their own (gpu_work.py takes them), and all else the others, gpurec too: otherwise a
-    loop takes up to 30 % longer whenever another thread runs on the same core. Every second core of the first half is
-    theirs, so that no other thread shares its units, also where a virtual machine does not tell which CPUs do."""
+    """Gives the programs CPUs of their own (gpu_work.py takes them). Everything else, gpurec too, runs on other CPUs:
+    otherwise a loop takes up to 30 % longer whenever another thread runs on the same core. The programs have every
+    second core of the first half. So no other thread shares a core with them, even where a virtual machine does not
+    show which CPUs are threads of one core."""
     all_cpus, by_core = os.sched_getaffinity(0), {}
     for cpu in sorted(all_cpus):
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")

@@ -1,8 +1,8 @@
 """What --gpu costs PyTorch. In: a machine with PyTorch and a GPU, a gpurec. Out: samples and figures; (l).
 
-The library of --gpu comes when CUDA is initialised and stays. So what gpurec records is a process of its own in each
-round, launched by it; and nothing else is measured meanwhile, since its hooks are in all processes. The two others stay
-from round to round: one that nothing has ever looked into, and one for torch.profiler, because CUPTI does not leave it.
+The library of --gpu is loaded when CUDA is initialised, and stays. So gpurec launches a new process in each round; no
+other process is measured meanwhile, because gpurec's hooks are in all of them. Two other processes run through all
+rounds: one that no tool has ever recorded, and one for torch.profiler, because CUPTI stays loaded in it.
 """
 
 import json
@@ -21,7 +21,7 @@ BESIDE = "nothing, beside torch.profiler"
 RECORDING = {GPUREC: [], LANE: ["--gpu"], LANE_ONLY: ["--gpu", "--only", ONLY], GRAPHS: ["--gpu=graphs"]}
 WORKS_OF = {GRAPHS: ["graphed"]}  # else all
 LOSSES = ["dropped", "no_room", "no_times", "killed", "no_lane"]
-FACTOR = "times as long"  # as without: --gpu as gpurec, torch.profiler as nothing
+FACTOR = "times as long"  # as without it: --gpu compared with gpurec alone, torch.profiler with no tool
 TARGETS = {("inference", LANE): "<= 1.1"}
 BEYOND = {"launch": "<= 0.1", "training": "<= 0.1"}
 
@@ -75,7 +75,7 @@ def one_tool(bench, tool, plain, profiled, steps, until):
 
 def loops(worker, tool, works, how="run"):
     for work in works:
-        # Once for nothing: what is new costs more.
+        # The first run does not count: what is new costs more.
         worker.run(work, how)
         yield Sample(work, tool, MS, worker.run(work, how))
 
@@ -106,7 +106,7 @@ def recorded(bench, tool, steps, until):
 
 
 def factors(took):
-    """By what each way to see GPU work multiplies what there was without it, in one round."""
+    """How many times as long a loop takes with each way to record GPU work as without it, in one round."""
     for work in WORKS:
         for tool, without in [(LANE, GPUREC), (PROFILER, BESIDE)]:
             if (work, tool) in took and (work, without) in took:

@@ -1,8 +1,9 @@
-"""Work for a GPU, by PyTorch. In: what share of the usual length a loop has (1), which loops
-(launch,inference,training,cnn), of how many steps, as a JSON object by loop (as many as take that long); and lines on
-standard input: "run WORK", "profile WORK" (torch.profiler) or "profile-gpu WORK" (the same, without operators). Out: a
-JSON object a line; the first says what there is, each other one the seconds that a loop took, from synchronised to
-synchronised, warm. Run by gpu.py and gpu_launched.py with the Python that has torch; needs nothing else of this tree.
+"""Work for a GPU, by PyTorch. In: the length of a loop as a share of the usual one (1); which loops
+(launch,inference,training,cnn); the number of steps by loop, as a JSON object (otherwise as many as take that long);
+and lines on standard input: "run WORK", "profile WORK" (torch.profiler) or "profile-gpu WORK" (the same, without
+operators). Out: a JSON object a line; the first says what there is, each other one the seconds that a loop took, from
+synchronised to synchronised, warm. Run by gpu.py and gpu_launched.py with the Python that has torch; needs nothing else
+of this tree.
 """
 
 import itertools
@@ -11,7 +12,7 @@ import os
 import sys
 import time
 
-# Before any thread starts. gpurec, which may be the parent, stays where it is.
+# Before any thread starts. gpurec, which may be the parent, keeps its own CPUs.
 if os.environ.get("GPUREC_BENCH_CPUS"):
     os.sched_setaffinity(0, {int(cpu) for cpu in os.environ["GPUREC_BENCH_CPUS"].split(",")})
 
@@ -114,7 +115,7 @@ def timed(step, times):
 
 
 def calibrated(step, seconds):
-    """How many steps take about so long."""
+    """The number of steps that take about that long."""
     timed(step, 20)
     times = 5
     while (took := timed(step, times)) < seconds / 4:

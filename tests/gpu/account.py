@@ -16,7 +16,7 @@ from .running import PIPES, finish
 from .traces import lines
 
 GRAPH_REPLAYS = 1000
-# Launches that have no kernel in the trace, each for one of these.
+# The reasons why a launch may have no kernel in the trace.
 WITHOUT = ["failed", "captured", "killed", "running", "other_client", "no_lane", "no_client", "broken", "no_times"]
 LAUNCH = re.compile(r"(__)?cu(da)?(Launch(Cooperative)?Kernel|GraphLaunch|LaunchGrid)")
 KILLED_AFTER = [0.3, 1.1, 2.3]  # seconds
@@ -56,14 +56,14 @@ def judged(found):
     account = found.account
     reasons = {reason["code"]: reason["count"] for reason in account["reasons"]}
     launches, api, delivered = account["launches"], account["api"], account["delivered"]
-    # The account has launches that returned, and the work of the others has no call.
+    # The account counts launches that returned. The work of the others has no call.
     yield (
         launches == found.launches - found.open,
         (f"launches: {launches}, lines of launches {found.launches}, {found.open} of them did not return"),
     )
     drawn = found.gpu.get("kernel", 0) + found.gpu.get("graph", 0)
     yield delivered == drawn, f"delivered: {delivered}, `gpu` lines of kernels and graphs {drawn}"
-    # Launches of processes whose records did not come have none of the call either.
+    # Where the kernels of a process did not come, the records of its calls did not either.
     lost = sum(reasons.get(code, 0) for code in ["killed", "running", "other_client", "no_lane", "no_client", "broken"])
     yield launches - lost <= api <= launches, f"API records: {api}, of {launches} launches, {lost} without records"
     without = sum(reasons.get(code, 0) for code in WITHOUT)

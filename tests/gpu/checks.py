@@ -1,5 +1,5 @@
-"""Checks of what the parts compare with, which need no GPU: python3 -m unittest gpu.checks, in tests/. In: lines and
-exports made up here. Out: verdicts that are known.
+"""Tests of the comparisons that the parts make. They need no GPU: python3 -m unittest gpu.checks, in tests/. In: lines
+and exports made up here. Out: verdicts that are known.
 """
 
 import unittest
@@ -147,7 +147,7 @@ class Others(unittest.TestCase):
 
     def test_causes(self):
         row = {
-            "what": "own code, in no CUDA call, up to here",
+            "what": "own code, before this call",
             "call_site": "a.py:7 f",
             "total_ns": 60,
             "total_percent": 60,

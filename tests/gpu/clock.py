@@ -1,6 +1,6 @@
 """Whether GPU work and calls are on one clock. In: recordings with --gpu. Out: how many kernels start before the call
 that submitted them, how many end after a wait for them has returned, and by how much; and the times between ends of
-kernels against those between CUDA events that were recorded behind them.
+kernels against those between CUDA events that were recorded after them.
 """
 
 import json
@@ -76,7 +76,7 @@ def early(found):
 
 
 def late(found):
-    """For each work, of the first wait that covers it: by how many ns the work ended before the wait returned."""
+    """For each work: by how many ns it ended before the first wait that covers it returned."""
     by_call, left, recorded, spans = defaultdict(list), [], {}, []
     for work in found.works:
         by_call[work.begin].append(work)
@@ -147,7 +147,7 @@ def clock(machine, section):
 
 
 def spans(section, what, ordered):
-    """Each of them must not be negative."""
+    """Prints and checks spans, none of which may be negative."""
     if not ordered:
         section.not_measured(f"no work of which it is known whether it {what}")
         return

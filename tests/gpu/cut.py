@@ -1,5 +1,5 @@
-"""Small traces for traces/: with stacks, and with stacks and GPU work. In: short recordings of cnn.py. Out: of each
-one that has at most 300 kB compressed.
+"""Small traces for traces/: with stacks, and with stacks and GPU work. In: short recordings of cnn.py. Out: one of each
+kind, of at most 300 kB compressed.
 
 The import of PyTorch makes ten times as many calls as a few steps. So the first that fits is taken of: all of it; what
 comes after the import, by --pid; and all but registrations and queries, which costs the trace its devices.

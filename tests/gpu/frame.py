@@ -160,7 +160,7 @@ class Machine:
         return recording
 
     def plain(self, program, *words):
-        """What a program of programs/ prints that is not recorded."""
+        """What a program of programs/ prints when it is not recorded."""
         done = run(command_of(program, *words), LONGEST)
         if done.returncode or not done.stdout.strip():
             raise Failed(f"{program}.py ended with {done.returncode}: {tail(done)}")
@@ -184,7 +184,7 @@ def tail(done):
 
 
 def run(words, seconds):
-    """Runs a command to its end, or ends it after so long. gpurec ends what it has started."""
+    """Runs a command to its end, or ends it after that many seconds. gpurec ends what it has started."""
     words = [str(word) for word in words]
     pipes = dict.fromkeys(["stdout", "stderr"], subprocess.PIPE)
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, text=True, errors="replace", **pipes)

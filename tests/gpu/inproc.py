@@ -1,6 +1,6 @@
-"""Whether functions of NVIDIA's libraries could be hooked by patching their entries, for a backend that there is not
-yet. In: a program that analyses a library (--analysis PATH), libcuda and libcudart as a process of PyTorch has them.
-Out: what the program prints, and its counts as a table.
+"""Whether functions of NVIDIA's libraries could be hooked by patching their entries, for a backend that does not
+exist yet. In: a program that analyses a library (--analysis PATH; it is not in this tree), libcuda and libcudart as a
+process of PyTorch has them. Out: what the program prints, and its counts as a table.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""What --gpu records, against torch.profiler. In: programs that do the same in each run, recorded by each in turn, and
-by gpurec's rules accounted for (account.py). Out: for each name of a kernel, copy or set, how many and how long; every
-difference.
+"""What --gpu records, against torch.profiler. In: programs that do the same in each run, recorded by each in turn. Out:
+for each name of a kernel, copy or set, how many and how long; every difference; whether the account of gpurec's first
+recording adds up (account.py).
 """
 
 import statistics
@@ -96,7 +96,7 @@ def with_profiler(machine, section, name, program, seen):
 
 
 def compared(section, name, seen):
-    """Counts must be equal in each round, and the kernels' total durations near in the median of the rounds."""
+    """Counts must be equal in each round, and the kernels' total durations within 1 % in the median of the rounds."""
     table, ratios, differing = [], [], []
     for number, (ours, theirs) in enumerate(zip(seen.lane, seen.profiler), 1):
         found, _ = profiles.rows(ours, theirs)

@@ -1,9 +1,9 @@
 """Work on a GPU, as a trace has it and as torch.profiler exports it. In: lines of a trace, an export for Chrome. Out:
-the same rows of both; which are in one alone, and by how much durations differ. Pure, but for reading an export.
+the same rows of both; which are in one alone, and by how much durations differ. Pure, except for reading an export.
 
 torch.profiler (Kineto) demangles names by the C++ library's __cxa_demangle, which leaves those of more than 1,024 bytes
 as they are, and replaces backslashes; gpurec has a demangler of its own and cuts long names. So names are compared
-without blanks, backslashes as slashes, and a cut name by its beginning; what Kineto leaves is demangled by c++filt. What
+without blanks, backslashes as slashes, and a cut name by its beginning; c++filt demangles what Kineto leaves. What
 then still differs, but has the same identifiers in the same order, `const` aside, is the same name in another spelling:
 it counts as equal and is listed. (gpurec's demangler puts the `const` of a reference to a lambda into the lambda.)
 """
@@ -49,7 +49,7 @@ def of_export(path):
 
 
 def of_events(events):
-    """Of the events of an export those that ran on the GPU."""
+    """The events of an export that ran on the GPU."""
     found = []
     for event in events:
         kind = CATEGORIES.get(event.get("cat"))
@@ -63,7 +63,7 @@ def of_events(events):
 
 
 def direction_of(name):
-    """Of `Memcpy HtoD (Pageable -> Device)`."""
+    """The direction in a name such as `Memcpy HtoD (Pageable -> Device)`."""
     word = re.match(r"Memcpy (\w+)", name)
     return DIRECTIONS.get(word[1], "D2D") if word else name
 
@@ -80,7 +80,7 @@ def identifiers(name):
 
 
 def demangled(works):
-    """With the names that Kineto leaves mangled as c++filt has them, if there is one."""
+    """The same works; c++filt, if there is one, demangles the names that Kineto leaves mangled."""
     left, tool = sorted({work.name for work in works if work.name.startswith("_Z")}), shutil.which("c++filt")
     if not left or not tool:
         return works
@@ -90,7 +90,7 @@ def demangled(works):
 
 
 def matched_names(ours, theirs):
-    """For each of our names the one of theirs that is the same; and of those the ones in another spelling."""
+    """For each of our names the same name of theirs; and the pairs that are spelled differently."""
     known = {normal(name): name for name in theirs}
     matched = {name: known[normal(name)] for name in ours if normal(name) in known}
     left, spelled = theirs - set(matched.values()), []
@@ -104,7 +104,7 @@ def matched_names(ours, theirs):
 
 
 def same_name(one, other):
-    """One may be cut, within an identifier too."""
+    """`one` may be cut, also within an identifier."""
     if not one.endswith(CUT):
         return identifiers(one) == identifiers(other)
     words = identifiers(one.removesuffix(CUT))
@@ -112,7 +112,7 @@ def same_name(one, other):
 
 
 def with_same_names(ours, theirs):
-    """Both by (kind, name), with the names of theirs; and the pairs in another spelling."""
+    """Both by (kind, name), ours under their names; and the pairs that are spelled differently."""
     matched, spelled = matched_names({work.name for work in ours}, {work.name for work in theirs})
     renamed = [replace(work, name=matched.get(work.name, work.name)) for work in ours]
     return by_key(renamed), by_key(theirs), spelled
@@ -143,7 +143,7 @@ class Row:
 
 
 def rows(ours, theirs):
-    """A row for each name, the longest time first; and the names in another spelling."""
+    """A row for each name, the longest time first; and the pairs of names that are spelled differently."""
     mine, yours, spelled = with_same_names(ours, theirs)
     found = []
     for key in set(mine) | set(yours):
@@ -205,5 +205,5 @@ def by_call(works):
 
 
 def quantile(ordered, share):
-    """Of values in order; None of none."""
+    """A quantile of values in order; None if there are none."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None

@@ -1,5 +1,5 @@
-"""Programs that run while gpurec comes, goes or dies. In: a command. Out: a process that has said `ready`, a gpurec
-that has attached to it. Each has ended afterwards, however.
+"""Programs that run while gpurec attaches, detaches or is killed. In: a command. Out: a process that has printed
+`ready`, a gpurec that has attached to it. Both have ended when the `with` block is left, also after an error.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def until_recording(trace, recorder):
 
 
 def recorded_while_running(machine, trace, options, program, *words):
-    """Records a program from after its imports to its end, by --pid. What it printed."""
+    """Records a program from after its imports to its end, by --pid. Returns what it printed."""
     with waiting(program, *words) as process, attached(machine, options, process.pid, trace) as recorder:
         printed, said = finish(process, "go\n")
         finish(recorder)

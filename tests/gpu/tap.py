@@ -1,6 +1,6 @@
 """What gpurec records while torch.profiler runs in the program: by the tap, and with --gpu, where both want CUPTI. In:
-a trace and the profiler's export of the same run. Out: every record of the one that the other has not, and by how much
-times differ; whether the profiler has all of its own.
+a trace and the profiler's export of the same run. Out: every record that only one of them has, and by how much times
+differ; whether the profiler has all of its own records.
 """
 
 import json
@@ -91,7 +91,7 @@ def spread(section, pairs):
 
 
 def from_the_start(machine, section):
-    """The profiler of the program begins before CUDA is initialised; here, without gpurec, and with it."""
+    """The program's profiler begins before CUDA is initialised: in one run without gpurec, in one with it."""
     exports = [machine.made / "without.json", machine.made / "with.json"]
     machine.plain("profiled", exports[0], *PROGRAM)
     recording = machine.record("both", "profiled", exports[1], *PROGRAM, options=("--gpu",), loud=True)
@@ -111,7 +111,7 @@ def in_the_middle(machine, section):
 
 
 def kept(section, without, beside):
-    """Nothing of the profiler's is lost."""
+    """The profiler must lose no record."""
     lost, more = without - beside, beside - without
     text = f"torch.profiler has {sum(beside.values())} records beside gpurec, {sum(without.values())} alone"
     differing = ", ".join(f"{count} × {str(name)[:60]}" for name, count in (lost + more).most_common(4))

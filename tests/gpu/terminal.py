@@ -2,7 +2,7 @@
 does. In: a descriptor to write to. Out: two lines there: the PID of the command, and its exit status (negative: a
 signal).
 
-It stays until the terminal is gone: when the leader of a session ends, Linux sends SIGHUP to whatever runs there.
+It stays until the terminal is gone: when the leader of a session ends, Linux sends SIGHUP to the processes there.
 """
 
 import fcntl

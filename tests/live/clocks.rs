@@ -1,5 +1,5 @@
-//! `clock` lines and the header's `clock`: two clocks at one moment, which agree with the test's own readings and with the
-//! times of the trace.
+//! `clock` lines and the header's `clock` hold two clocks at one moment. These readings must agree with the test's own
+//! and with the times of the trace.
 //! In: gpu.c, the stand-in libraries. Out: the readings of each trace, compared.
 
 use serde_json::Value;
@@ -36,7 +36,7 @@ fn the_clocks_are_in_the_first_line_and_at_both_ends() {
             let clocks: Vec<Clock> = lines.iter().map(|line| Clock::of(line)).collect();
             for (line, clock) in lines.iter().zip(&clocks) {
                 assert_eq!(ts_ns(line), clock.monotonic - first.monotonic, "{line}");
-                // Nothing sets the clock of the machine in so short a time, but NTP may slew it by 500 ppm.
+                // The test assumes that no program sets the clock meanwhile; NTP may slew it by 500 ppm.
                 let apart = (clock.realtime - first.realtime).abs_diff(clock.monotonic - first.monotonic);
                 let slewed = (clock.monotonic - first.monotonic) / 2000;
                 assert!(apart <= clock.error + first.error + slewed, "{first:?} {clock:?}");
@@ -45,7 +45,7 @@ fn the_clocks_are_in_the_first_line_and_at_both_ends() {
             if let [start, end] = &lines[..] {
                 let calls = trace.calls.iter().map(|call| call.ts);
                 assert!(calls.min().is_none_or(|call| ts_ns(start) <= call), "{start}");
-                assert_eq!(end["ts"], trace.end["ts"], "the last one is of the end");
+                assert_eq!(end["ts"], trace.end["ts"], "the last one is written at the end");
             }
         }
     });

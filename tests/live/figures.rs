@@ -93,7 +93,7 @@ fn counted(trace: &Trace, stored: &Value) {
     assert_eq!(number("unwound_calls"), trace.ends().filter(|end| end.unwound).count() as u64);
     let failures = ["failures.calls", "failures.handled", "failures.shutdown"].map(number);
     assert_eq!(failures, failed(trace), "failures, handled, after the driver's shutdown");
-    // A dump of the flight recorder is of its period.
+    // In a dump of the flight recorder the duration is that of its period.
     let from_ns = trace.end["dump"]["from_ns"].as_u64().unwrap_or(0);
     assert_eq!(number("duration_ns"), trace.last_ns - from_ns);
 

@@ -1,6 +1,6 @@
 //! The flight recorder: `--last`, `--dump-on`, `--keep`, `gpurec dump`.
-//! In: programs that give it each of its causes; a small disk; a recorder that is killed.
-//! Out: each dump is a whole trace that has the cause, the state before its period, and nothing else.
+//! In: programs that cause each event of `--dump-on`; a small disk; a recorder that is killed.
+//! Out: each dump is a whole trace that has the event, the state before its period, and nothing else.
 
 use std::fs;
 use std::path::Path;
@@ -136,7 +136,7 @@ fn each_cause_writes_a_dump_that_has_it() {
 }
 
 #[test]
-fn a_signal_and_gpurec_dump_ask_for_one() {
+fn a_signal_and_gpurec_dump_request_a_dump() {
     live(|room| {
         let none = room.run(room.gpurec(&["dump"]));
         none.exited(125).said("no flight recorder runs here").one_sentence();
@@ -258,7 +258,7 @@ fn a_killed_recorder_leaves_no_half_dump() {
             }
             eventually("the program's own end", || room.processes().is_empty());
         }
-        // The next one removes what they left.
+        // The next recorder removes what they left.
         let file = room.text("run.jsonl.zst");
         room.run(room.gpurec(&["--last", "60s", "-q", "-o", &file, "--", program.as_str(), "none", "1"]))
             .exited(0);
@@ -267,7 +267,7 @@ fn a_killed_recorder_leaves_no_half_dump() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_options_are_refused() {
     live(|room| {
         let file = room.text("run.jsonl");
         for (words, said) in [
@@ -295,10 +295,10 @@ fn what_cannot_be_is_refused() {
     });
 }
 
-/// Processes come and go; each dump has those that run, and none that ended before its period. Other programs of this
-/// machine are recorded too, and may have causes of their own.
+/// Processes start and end; each dump has those that run, and none that ended before its period. Other programs of this
+/// machine are recorded too, and may cause events of their own.
 #[test]
-fn of_all_processes() {
+fn with_all_each_dump_has_the_processes_that_ran_in_its_period() {
     live(|room| {
         let (program, file) = (program(room), room.text("run.jsonl"));
         let words = ["--all", "--last", "1s", "--dump-on", "exit", "-q", "-o", &file];

@@ -1,5 +1,5 @@
-//! The ring of `--gpu` that a process fills as fast as it can: with --lossless the process waits for room, and no longer
-//! than there is a recorder that reads.
+//! A process fills the ring of `--gpu` as fast as it can. With --lossless it waits for room while a recorder reads, and
+//! it continues when the recorder is killed.
 //! In: the programs of the benchmark, which deliver records as CUPTI does. Out: the account, and the process's own end.
 
 use std::fs;
@@ -11,7 +11,7 @@ use crate::room::{Room, eventually, live};
 use crate::run::Started;
 use crate::trace::Trace;
 
-/// Two seconds' worth, of which the ring has room for a seventh.
+/// The records of two seconds. The ring has room for a seventh of them.
 const PAIRS: u64 = 1_000_000;
 const A_SECOND: &str = "1e6";
 
@@ -22,7 +22,7 @@ fn program(room: &Room) -> String {
     room.compile("bench/lane.c", "lane", &[&library, &folder])
 }
 
-/// Waits for a record, and stops the recorder until the ring is full.
+/// Waits for a record, stops the recorder, and returns when the ring is full.
 fn stopped<'a>(room: &'a Room, program: &str, file: &str, options: &[&str]) -> Started<'a> {
     let words = ["-q", "--gpu", "-o", file, "--", program, &PAIRS.to_string(), A_SECOND];
     let recording = room.start(room.gpurec(&[options, &words].concat()));
@@ -55,7 +55,7 @@ fn with_lossless_no_record_is_without_room() {
 }
 
 #[test]
-fn a_process_that_waits_for_a_recorder_goes_on_when_that_is_killed() {
+fn a_process_that_waits_for_a_recorder_continues_when_that_is_killed() {
     live(|room| {
         let program = program(room);
         let file = room.text("t.jsonl");

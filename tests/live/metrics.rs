@@ -1,4 +1,4 @@
-//! --metrics and --otlp: what is served equals the trace.
+//! --metrics and --otlp: what gpurec serves equals the trace.
 //! In: recordings of a shell that starts stand-in programs, with a trace beside the metrics; Debian's Prometheus.
 //! Out: the sums over all series equal the figures of the `end` line, the durations those of the trace's own lines.
 
@@ -22,7 +22,7 @@ use crate::user::ran;
 const PROGRAM: &str = concat!(env!("OUT_DIR"), "/demo/program");
 const LIBRARIES: &str = concat!(env!("OUT_DIR"), "/demo");
 
-/// Which exposition a client asks for.
+/// The Accept header of a client that prefers OpenMetrics.
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
 
 struct Answer {
@@ -165,7 +165,7 @@ fn agrees(series: &Series, trace: &Trace) {
     }
 }
 
-/// A shell that starts programs when it is told to, and stays until it is told to end.
+/// A shell that starts programs at `go`, and stays until `leave`.
 struct Shell<'a> {
     room: &'a Room,
     started: Started<'a>,
@@ -197,7 +197,7 @@ impl<'a> Shell<'a> {
     }
 }
 
-/// Of these, a minute has some hundred thousand calls.
+/// Programs with pauses between them: some hundred thousand calls a minute.
 fn slowly(seconds: u64) -> String {
     format!(
         "end=$(($(date +%s) + {seconds})); while [ $(date +%s) -lt $end ]; do {PROGRAM} --loops 30 >&2; \
@@ -251,7 +251,7 @@ fn a_scrape_has_the_figures_of_the_trace() {
             !kernels.is_empty()
                 && kernels.values().sum::<u64>() <= trace.end["summary"]["kernel_launches"].as_u64().unwrap()
         );
-        // The shell had no calls, and whoever ended has no memory.
+        // The shell made no calls, and processes that ended hold no memory.
         let pids = sums(&series, "gpurec_calls_total", "pid");
         assert!(
             !pids.contains_key(&trace.header["pids"][0].to_string()) && pids.contains_key("ended"),
@@ -279,7 +279,7 @@ fn memory_that_is_held() {
     });
 }
 
-/// What NVML says of each device, without --gpu.
+/// What NVML reports of each device, without --gpu.
 #[test]
 fn the_state_of_devices() {
     live(|room| {
@@ -333,7 +333,7 @@ fn a_port_in_use_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn clients_of_every_kind_get_an_answer_and_delay_nobody() {
+fn clients_of_every_kind_get_an_answer_and_do_not_delay_others() {
     live(|room| {
         let shell = Shell::new(room, "true");
         let recording =
@@ -353,7 +353,7 @@ fn clients_of_every_kind_get_an_answer_and_delay_nobody() {
         }
         let large = format!("GET /metrics HTTP/1.1\r\nX: {}", "x".repeat(9000));
         assert_eq!(ask(port, &large).map(|answer| answer.status), Some(431));
-        // Many that connect and send nothing, or a byte now and then.
+        // Many clients that connect and send only a byte now and then.
         let mut idle: Vec<TcpStream> =
             (0..200).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
         for _ in 0..20 {
@@ -369,10 +369,10 @@ fn clients_of_every_kind_get_an_answer_and_delay_nobody() {
     });
 }
 
-/// On a machine made for tests the package is installed; on a person's own machine the test asks for it.
+/// With CI=true, installs the package; elsewhere the test is skipped with a request to install it.
 fn has_prometheus() -> bool {
     if !needs::program("prometheus") && std::env::var("CI").as_deref() == Ok("true") {
-        // The package's own service is not wanted.
+        // With RUNLEVEL=1 the package does not start its own service.
         ran("env", &["RUNLEVEL=1", "apt-get", "install", "-y", "--no-install-recommends", "prometheus"]);
     }
     let is_there = needs::program("prometheus") && needs::program("promtool");
@@ -465,7 +465,7 @@ fn prometheus_has_the_figures_of_the_trace() {
     });
 }
 
-/// A receiver of OTLP/HTTP: refuses the first exports, as one that is busy, and keeps the body of the last.
+/// A receiver of OTLP/HTTP: refuses the first exports because it is busy, and keeps the body of the last.
 struct Receiver {
     port: u16,
     last: Arc<Mutex<(u32, String)>>,
@@ -512,7 +512,7 @@ impl Receiver {
     }
 }
 
-/// The folder with the official protobufs: of this machine's Python if that has them, or fetched.
+/// The folder for the official protobufs, which are fetched into it unless this machine's Python has them.
 fn protobufs(room: &Room) -> Option<String> {
     let folder = room.text("protobufs");
     if !ran("python3", &["-c", "import opentelemetry.proto.collector.metrics.v1.metrics_service_pb2"]) {
@@ -550,10 +550,10 @@ fn a_receiver_of_otlp_has_the_figures_of_the_trace() {
 }
 
 #[test]
-fn a_receiver_that_is_not_there_costs_a_sentence() {
+fn an_absent_receiver_costs_a_message() {
     live(|room| {
-        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let url = format!("http://{nobody}");
+        let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let url = format!("http://{unused}");
         let done = room.run(room.gpurec(&["--otlp", &url, "--", PROGRAM, "--loops", "20"]));
         done.exited(0).said(&format!("{url} did not take the last metrics"));
         let done = room.run(room.gpurec(&["--otlp", "https://a:4318", "--", "true"]));
@@ -561,7 +561,7 @@ fn a_receiver_that_is_not_there_costs_a_sentence() {
     });
 }
 
-/// The rules and the dashboard name metrics that there are.
+/// The rules and the dashboard name documented metrics only.
 #[test]
 fn the_rules_and_the_dashboard_are_about_these_metrics() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging");

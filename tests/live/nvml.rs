@@ -1,6 +1,8 @@
-//! `device` lines: with `--gpu` the trace has what the stand-in for NVML says, at the start, each second and at the end;
-//! a library that is missing, old, failing or hanging harms no recording; and it runs with the rights of the user alone.
-//! In: the stand-in, whose values follow from the device and from how often it was asked. Out: the lines compared with it.
+//! `device` lines: with `--gpu` the trace has the answers of the stand-in for NVML at the start, each second and at the
+//! end. A library that is missing, old, failing or hanging harms no recording. The library has the rights of the user
+//! alone.
+//! In: the stand-in, whose values follow from the device and the number of requests. Out: the lines, compared with
+//! them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +18,7 @@ use crate::user::as_user;
 const LIBRARIES: &str = concat!(env!("OUT_DIR"), "/demo");
 const SOURCE: &str = "../cuda/nvml/nvml.c";
 
-/// The stand-in of another version of NVML: the folder.
+/// Compiles a stand-in for another version of NVML. Returns its folder.
 fn other_nvml(room: &Room, flags: &[&str]) -> String {
     let folder = room.text("nvml");
     fs::create_dir(&folder).unwrap();
@@ -25,7 +27,7 @@ fn other_nvml(room: &Room, flags: &[&str]) -> String {
     folder
 }
 
-/// `folder`: of NVML. `knobs`: the stand-in's variables.
+/// `folder`: where the loader finds NVML. `knobs`: the stand-in's variables.
 fn record(
     room: &Room,
     folder: &str,
@@ -44,7 +46,7 @@ fn of_device(trace: &Trace, device: u64) -> Vec<&Value> {
     trace.of_type("device").filter(|line| line["device"] == device).collect()
 }
 
-/// The stand-in's answer when it is asked for the `n`th time.
+/// The stand-in's answer to request `n`, from 0.
 fn expected(device: u64, n: u64) -> Value {
     let reasons = [
         json!([]),
@@ -106,12 +108,12 @@ fn each_device_is_described_once_a_second() {
             assert!(trace.of_type("device").take(2).all(|line| line["event_id"].as_u64().unwrap() < first));
         }
         let (_, trace) = record(room, LIBRARIES, &[], &[], &words);
-        assert_eq!(trace.of_type("device").count(), 0, "without --gpu nothing is asked");
+        assert_eq!(trace.of_type("device").count(), 0, "without --gpu NVML is not asked");
     });
 }
 
 #[test]
-fn what_a_process_held_at_the_start_is_said_and_not_counted() {
+fn memory_that_was_held_at_the_start_is_reported_and_not_counted() {
     live(|room| {
         let target = room.target(&[&program(room, "gpu.c"), "1", "1", "100000000"]);
         let pid = target.pid().to_string();
@@ -134,9 +136,9 @@ fn what_a_process_held_at_the_start_is_said_and_not_counted() {
     });
 }
 
-/// Each version of the library answers what it can.
+/// Other versions of the library lack functions, and functions fail.
 #[test]
-fn what_nvml_does_not_answer_is_missing() {
+fn a_value_that_nvml_does_not_return_is_missing() {
     live(|room| {
         let words = [&*program(room, "gpu.c"), "1", "1", "50"];
         let without = |keys: &[&str], n| {
@@ -153,7 +155,7 @@ fn what_nvml_does_not_answer_is_missing() {
         let folder = other_nvml(room, &["-DWITHOUT_POWER"]);
         assert_eq!(first(&folder, &[]), without(&["power_w"], 0));
         fs::remove_dir_all(folder).unwrap();
-        // The names of earlier functions; its memory includes what the driver reserves.
+        // An old version has other functions: the used memory includes what the driver reserves.
         let mut old = expected(0, 0);
         old["used_bytes"] = json!((1u64 << 30) + (512 << 20));
         assert_eq!(first(&other_nvml(room, &["-DOLD"]), &[]), old);
@@ -170,7 +172,7 @@ fn what_nvml_does_not_answer_is_missing() {
 }
 
 #[test]
-fn without_an_answer_there_are_no_lines_and_no_words() {
+fn without_an_answer_there_are_no_lines_and_no_messages() {
     live(|room| {
         let words = [&*program(room, "gpu.c"), "1", "1", "50"];
         let folder = room.text("broken");
@@ -192,7 +194,7 @@ fn without_an_answer_there_are_no_lines_and_no_words() {
                 assert!(line.contains("--gpu uses CUPTI"), "{line}");
             }
         }
-        // The driver comes later: the name is in the first line all the same.
+        // The driver is loaded later. The first line has the name all the same.
         let words = ["/bin/sh", "-c", &format!("{} && sleep 1.3", words.join(" "))];
         let (_, trace) = record(room, LIBRARIES, &[("FAIL", "nvmlInit_v2:9:1")], &["--gpu"], &words);
         let lines = of_device(&trace, 0);
@@ -201,9 +203,9 @@ fn without_an_answer_there_are_no_lines_and_no_words() {
     });
 }
 
-/// The driver may keep a process for ever.
+/// A call into the driver may never return.
 #[test]
-fn a_library_that_hangs_holds_nothing_up() {
+fn a_library_that_hangs_delays_no_recording() {
     live(|room| {
         let words = [&*program(room, "gpu.c"), "1", "1", "50"];
         for (hang, lines) in
@@ -214,7 +216,7 @@ fn a_library_that_hangs_holds_nothing_up() {
             trace.is_whole();
             assert_eq!(trace.of_type("device").count(), lines, "{hang}");
         }
-        // Nor does it outlive a gpurec that is killed: the room looks for what is left.
+        // The hanging process also ends when gpurec is killed. The room checks that no process is left.
         let file = room.text("killed.jsonl");
         let words = ["--gpu", "-o", &file, "--", "sleep", "30"];
         let mut command = room.gpurec(&words);
@@ -228,14 +230,15 @@ fn a_library_that_hangs_holds_nothing_up() {
         let sleep = named("sleep").expect("the command runs on");
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(sleep.pid as i32), nix::sys::signal::SIGKILL)
             .unwrap();
-        // Its folder: the next recording removes it.
+        // The killed gpurec left its folder, and the next recording removes it.
         record(room, LIBRARIES, &[], &["--gpu"], &["true"]);
     });
 }
 
-/// With --all gpurec sees every process. Calls of NVML's functions stand for its ioctls, which take a driver.
+/// With --all gpurec records every process but its own. The test looks for calls of NVML's functions, because the
+/// ioctls of NVML need a driver.
 #[test]
-fn what_gpurec_itself_asks_is_not_recorded() {
+fn gpurecs_own_calls_of_nvml_are_not_recorded() {
     live(|room| {
         let file = room.text("all.jsonl");
         let nvml = format!("{LIBRARIES}/libnvidia-ml.so.1:nvml*");
@@ -252,7 +255,7 @@ fn what_gpurec_itself_asks_is_not_recorded() {
     });
 }
 
-/// The library may come from a folder of the user's: it gets nothing that the user does not have.
+/// The library may come from a folder of the user, so it must have no right that the user lacks.
 #[test]
 fn through_sudo_the_library_runs_as_the_user() {
     const LIBRARY: &str = "cp /proc/self/status $HOME/status-of-nvml";
@@ -264,7 +267,7 @@ fn through_sudo_the_library_runs_as_the_user() {
         fs::create_dir(&folder).unwrap();
         let library = folder.join("libnvidia-ml.so.1");
         let flags = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-Wno-unused-result"];
-        // A path that is whole replaces that of the fixtures.
+        // Absolute paths, so `compile` does not look in the folders of the fixtures and of the room.
         room.compile(source.to_str().unwrap(), library.to_str().unwrap(), &flags);
         let line = format!(
             "export OWN='{LIBRARY}' LD_LIBRARY_PATH={}; sudo $GPUREC --gpu -o t.jsonl -- true",

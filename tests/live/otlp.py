@@ -1,5 +1,5 @@
-"""Reads exports of --otlp by the official protobufs. In: a file, the body of one export. Out: a line for each series, as
-a scrape has it. Needs opentelemetry-proto."""
+"""Reads an export of --otlp with the official protobufs. In: a file with the body of one export. Out: a line for each
+series, in the format of a scrape. Needs opentelemetry-proto."""
 import sys
 
 from google.protobuf import json_format
@@ -18,7 +18,7 @@ def number(point):
 
 def main():
     with open(sys.argv[1]) as body:
-        # A field that the protobufs do not have is an error.
+        # Parse fails on a field that the protobufs do not define.
         request = json_format.Parse(body.read(), ExportMetricsServiceRequest())
     (resource,) = request.resource_metrics
     names = {one.key: one.value.string_value for one in resource.resource.attributes}

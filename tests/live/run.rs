@@ -161,7 +161,7 @@ impl Started<'_> {
     }
 }
 
-/// Options with which there is no trace unless -o is given.
+/// With these options gpurec writes no trace unless -o is given.
 const NO_TRACE: [&str; 3] = ["--summary-only", "--metrics", "--otlp"];
 
 /// What a started gpurec must write.
@@ -194,7 +194,7 @@ impl Recording {
             .map(|word| word.to_str().unwrap_or(""))
             .take_while(|word| *word != "--")
             .collect();
-        // Dumps have figures of their own.
+        // Each dump has its own figures.
         let dumps = words.contains(&"--last") || words.first() == Some(&"dump");
         if dumps || words.first().is_some_and(|first| READERS.contains(first)) {
             return None;

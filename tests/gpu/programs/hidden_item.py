@@ -1,6 +1,6 @@
-"""Training with a metric that waits for the GPU in each step, where it is not seen. In: a number of steps [400];
-`kept`: the metric stays on the GPU. Out: a line of JSON: how many steps there were, when they began and ended
-(instants.py), and the mean of the metric.
+"""Training with a metric that waits for the GPU in each step, in a line where a wait is easily overlooked. In: a number
+of steps [400]; `kept`: the metric stays on the GPU. Out: a line of JSON: how many steps there were, when they began and
+ended (instants.py), and the mean of the metric.
 
 The comment at the end of a line says what `report idle` must find there. A step takes the GPU longer than it takes the
 host to launch it, so that the GPU would never be idle without the wait.
@@ -18,7 +18,7 @@ WARM_UP = 3
 
 
 class Metric:
-    """The mean of what it is given."""
+    """The mean of the losses."""
 
     def __init__(self, kept):
         self.kept, self.total, self.count = kept, 0.0, 0

@@ -1,5 +1,5 @@
 """Training that is the same in every run. In: a number of steps [150]; `deaf`: Ctrl-C does not end it. Out: `ready`
-once PyTorch is loaded, then each loss, all digits; at the end `done`.
+once PyTorch is loaded, then each loss with all its digits; at the end `done`.
 """
 
 import os

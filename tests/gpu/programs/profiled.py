@@ -1,6 +1,6 @@
 """profiled.py EXPORT [--wait] PROGRAM [WORD]...: another program of this folder, with torch.profiler around all of it.
-In: where its export goes, or `-`: no profiler, for a run that is the same otherwise; `--wait`: once PyTorch is loaded
-it prints `ready` and waits for a line. Out: what the program prints, and the export.
+In: where its export goes, or `-` for the same run without a profiler; `--wait`: once PyTorch is loaded it prints
+`ready` and waits for a line. Out: what the program prints, and the export.
 
 The profiler records what runs on the GPU and no operators. It begins before CUDA is initialised.
 """

@@ -12,7 +12,7 @@ import torch
 import training
 from instants import instant
 
-SECONDS = 0.03  # the loader takes so long for a batch
+SECONDS = 0.03  # the loader's time for each batch
 BATCH = 8192
 WARM_UP = 3
 
