@@ -4,7 +4,9 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use super::driver_figures::{KernelSpace, OffCpu, OffCpuState, SlowCall, SlowRequest, XidFigures};
+use super::driver_figures::{
+    DriverErrors, KernelSpace, OffCpu, OffCpuState, SlowCall, SlowRequest, XidFigures,
+};
 use super::rows::{Rows, Sort};
 use gpurec_trace::bounds::{LONGEST_NAME, Sums, short};
 use gpurec_trace::tree::{Call, Calls};
@@ -145,8 +147,8 @@ impl Driver {
         }
     }
 
+    /// A recording may look for Xids alone, so a line does not say that it looked for more.
     pub fn xid(&mut self, ts_ns: u64, xid: &Xid) {
-        self.seen = true;
         self.figures.xid_count += 1;
         if self.figures.xids.len() < XIDS {
             self.figures.xids.push(XidFigures {
@@ -194,6 +196,13 @@ impl Driver {
         figures.slowest =
             self.slowest.iter().map(|slow| self.slow_call(slow, function(slow.function))).collect();
         Some(figures)
+    }
+
+    /// Xids of a recording without --kernel.
+    pub fn errors(&self) -> Option<DriverErrors> {
+        let KernelSpace { xid_count, xids, .. } = &self.figures;
+        let is_all = !self.seen && *xid_count > 0;
+        is_all.then(|| DriverErrors { xid_count: *xid_count, xids: xids.clone() })
     }
 
     fn slow_call(&self, slow: &Slow, function: &str) -> SlowCall {

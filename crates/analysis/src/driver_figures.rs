@@ -33,6 +33,14 @@ pub struct KernelSpace {
     pub xids: Vec<XidFigures>,
 }
 
+/// Errors that the driver reported, of a recording that looked for nothing else in nvidia.ko.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DriverErrors {
+    pub xid_count: u64,
+    pub xids: Vec<XidFigures>,
+}
+
 /// One request; for RM control and allocation requests, one command or class.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -25,8 +25,8 @@ pub fn kernel_space(page: &mut Page, figures: &Figures) {
 }
 
 pub fn sections(page: &mut Page, figures: &Figures) {
+    xids(page, figures);
     let Some(kernel) = &figures.kernel_space else { return };
-    xids(page, kernel);
     requests(page, kernel);
     slowest(page, kernel);
     functions(page, kernel);
@@ -48,17 +48,15 @@ pub fn sections(page: &mut Page, figures: &Figures) {
     }
 }
 
-fn xids(page: &mut Page, kernel: &KernelSpace) {
-    if kernel.xid_count == 0 {
-        return;
-    }
-    page.section(&format!("Errors that the driver reported (Xid): {}", kernel.xid_count));
-    for xid in kernel.xids.iter().take(TOP) {
+fn xids(page: &mut Page, figures: &Figures) {
+    let Some((count, xids)) = figures.xids().filter(|(count, _)| *count > 0) else { return };
+    page.section(&format!("Errors that the driver reported (Xid): {count}"));
+    for xid in xids.iter().take(TOP) {
         let process = if xid.pid > 0 { format!(", pid {}", xid.pid) } else { String::new() };
         let (at, device, message) = (seconds(xid.ts_ns), clean(&xid.device), clean(xid.message.trim()));
         page.note(&format!("{at} s  Xid {} on {device}{process}: {message}", xid.xid));
     }
-    page.more(kernel.xid_count as usize, TOP, "Xids");
+    page.more(count as usize, TOP, "Xids");
 }
 
 fn requests(page: &mut Page, kernel: &KernelSpace) {

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 pub use super::budget::BudgetFigures;
 pub use super::categories::CategoryFigures;
 pub use super::devices::DeviceFigures;
-pub use super::driver_figures::KernelSpace;
 use super::driver_figures::is_zero;
+pub use super::driver_figures::{DriverErrors, KernelSpace, XidFigures};
 pub use super::gpu::figures::GpuFigures;
 pub use super::gpu::nvml::NvmlFigures;
 pub use super::stacks::StackFigures;
@@ -90,6 +90,9 @@ pub struct Figures {
     /// Only in a recording with --kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_space: Option<KernelSpace>,
+    /// Only in a recording without --kernel that has Xids.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver_errors: Option<DriverErrors>,
 
     /// Only in a recording that has lines of GPU work.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -504,6 +507,13 @@ pub fn truncate<T>(all: &mut Vec<T>, most: usize) -> u64 {
 }
 
 impl Figures {
+    /// The number of Xids, and the first of them. None: the recording did not look for them, or saw none and looked for
+    /// nothing else in nvidia.ko.
+    pub fn xids(&self) -> Option<(u64, &[XidFigures])> {
+        let with_kernel = self.kernel_space.as_ref().map(|kernel| (kernel.xid_count, &*kernel.xids));
+        with_kernel.or_else(|| self.driver_errors.as_ref().map(|errors| (errors.xid_count, &*errors.xids)))
+    }
+
     /// Records that the file ends before these figures do. `why` replaces the error that the worker reported, which may
     /// have been another one, or may have come too late.
     pub fn not_written(&mut self, why: &std::io::Error) {

@@ -459,6 +459,7 @@ impl Summary {
                 self.stacks.text(site)
             });
         figures.kernel_space = self.driver.finish(|function| self.name_of(function));
+        figures.driver_errors = self.driver.errors();
         figures.functions.sort_by(|a, b| (b.total_ns, &a.name).cmp(&(a.total_ns, &b.name)));
         figures.sync.by_function = sync_functions(&figures.functions);
         figures.memory = self.memories.finish(at_ns);

@@ -139,7 +139,7 @@ pub static TOTALS: [Total; 36] = [
     count("off_cpu.count", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.off_cpu.count)),
     time("off_cpu.time", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.off_cpu.total_ns)),
     count("scheduler.calls", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.scheduler_calls)),
-    count("xids", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.xid_count)),
+    count("xids", "", |seen| seen.figures.xids().map(|(count, _)| count)),
 ];
 
 pub const COMPLETE: &str = "complete";

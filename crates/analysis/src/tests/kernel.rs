@@ -157,6 +157,22 @@ fn the_block_comes_with_the_option_or_with_lines() {
     assert!(crate::text::print(&figures, 100).contains(text));
 }
 
+/// `--metrics` and `--dump-on xid` hook the report of errors alone.
+#[test]
+fn an_xid_does_not_say_that_anything_else_was_looked_at() {
+    let mut s = rich();
+    let xid = Xid { pid: 0, tid: 0, xid: 79, message: "GPU lost".into(), device: "0000:01:00".into() };
+    s.push(0, Body::Xid(xid));
+    let (live, bytes) = s.finish();
+    assert_eq!(of_file(&bytes), live);
+    assert_eq!(live.kernel_space, None);
+    assert_eq!(live.xids().map(|(count, first)| (count, first[0].xid)), Some((1, 79)));
+    let printed = crate::text::print(&live, UNBOUNDED);
+    assert!(!printed.contains("KERNEL SPACE") && !printed.contains("IOCTL"), "{printed}");
+    assert!(printed.contains("Errors that the driver reported (Xid): 1\n"), "{printed}");
+    assert_eq!(Figures::from_json(&live.to_json()).unwrap(), live);
+}
+
 #[test]
 fn only_the_topmost_span_counts_and_every_call_around_it_has_it() {
     let mut s = Script::new();
@@ -382,7 +398,7 @@ fn xids_are_listed_up_to_a_hundred() {
         s.push(i, Body::Xid(xid));
     }
     let (live, bytes) = s.finish();
-    assert_eq!((kernel_of(&live).xid_count, kernel_of(&live).xids.len()), (150, 100));
+    assert_eq!(live.xids().map(|(count, first)| (count, first.len())), Some((150, 100)));
     assert_eq!(of_file(&bytes), live);
     let printed = crate::text::print(&live, 100);
     assert!(printed.contains("(Xid): 150\n  0.000000000 s  Xid 79 on 0000:3b:00.0: fell off"), "{printed}");

@@ -243,16 +243,16 @@ fn window_title(window: &ErrorWindow) -> String {
 }
 
 fn xids(report: &mut Report, figures: &Figures) {
-    let Some(kernel) = figures.kernel_space.as_ref().filter(|kernel| kernel.xid_count > 0) else { return };
-    report.title(format!("The driver reported {} (Xid)", plural(kernel.xid_count, "error")));
+    let Some((count, xids)) = figures.xids().filter(|(count, _)| *count > 0) else { return };
+    report.title(format!("The driver reported {} (Xid)", plural(count, "error")));
     report.table(
-        Listing::new("xids", "Xids", &kernel.xids)
+        Listing::new("xids", "Xids", xids)
             .at(number("At (s)", "ts_ns"), |xid| xid.ts_ns)
             .count(number("Xid", "xid"), |xid| xid.xid)
             .count(number("PID", "pid"), |xid| positive(xid.pid.into()))
             .cell(text("Device", "device"), |xid| &xid.device)
             .cell(long("Message", "message"), |xid| xid.message.trim())
-            .more(kernel.xid_count.saturating_sub(kernel.xids.len() as u64)),
+            .more(count.saturating_sub(xids.len() as u64)),
     );
 }
 
