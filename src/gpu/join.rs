@@ -159,6 +159,8 @@ pub struct Join {
     processes: Map<Program, Process>,
     /// Of processes that were watched.
     ends: Map<u32, Ends>,
+    /// Programs that have ended, and when.
+    ended: VecDeque<(u64, Program)>,
     numbers: Numbers<Program, Number>,
     /// The thread of each remembered call, the oldest first.
     calls: VecDeque<(u32, u32)>,
@@ -189,9 +191,59 @@ impl Join {
 
     /// The process ended at a time, or became another program.
     pub fn ended(&mut self, pid: u32, at: u64) {
-        if self.watches(pid) && (self.ends.len() < MOST_PROGRAMS || self.ends.contains_key(&pid)) {
+        if !self.watches(pid) {
+            return;
+        }
+        let is_new = !self.ends.contains_key(&pid);
+        if is_new && self.ends.len() >= MOST_PROGRAMS {
+            self.forget_ends();
+        }
+        if !is_new || self.ends.len() < MOST_PROGRAMS {
+            self.ended.push_back((at, self.program(pid)));
             self.ends.entry(pid).or_default().push(at);
         }
+    }
+
+    /// Forgets the older half, except of processes that run another program now.
+    fn forget_ends(&mut self) {
+        let mut last: Vec<u64> = self.ends.values().filter_map(|ends| ends.times.back().copied()).collect();
+        let middle = last.len() / 2;
+        let (_, from, _) = last.select_nth_unstable(middle);
+        let from = *from;
+        let processes = &self.processes;
+        self.ends.retain(|pid, ends| {
+            let now = Program { pid: *pid, run: ends.before(u64::MAX) as u32 };
+            ends.times.back().is_some_and(|at| *at >= from) || processes.contains_key(&now)
+        });
+    }
+
+    /// The accounts of programs that ended before a time. They are forgotten, unless something of them may still come
+    /// (`is_open`, which gets the time of the end).
+    pub fn close(
+        &mut self,
+        before: u64,
+        is_open: impl Fn(Program, u64) -> bool,
+        each: &mut dyn FnMut(Joined),
+    ) -> Vec<(Program, Account)> {
+        let (mut closed, mut open) = (Vec::new(), Vec::new());
+        while let Some((at, of)) = self.ended.front().copied().filter(|(at, _)| *at < before) {
+            self.ended.pop_front();
+            if is_open(of, at) || self.processes.get(&of).is_some_and(|process| !process.waiting.is_empty()) {
+                open.push((at, of));
+                continue;
+            }
+            self.give_up_unnamed(of, each);
+            closed.extend(self.processes.remove(&of).map(|process| (of, process.account)));
+        }
+        open.into_iter().rev().for_each(|one| self.ended.push_front(one));
+        closed
+    }
+
+    /// Records of calls whose thread will not be known.
+    fn give_up_unnamed(&mut self, of: Program, each: &mut dyn FnMut(Joined)) {
+        let process = self.processes.get_mut(&of);
+        let calls = process.map(|process| std::mem::take(&mut process.unnamed)).unwrap_or_default();
+        calls.iter().for_each(|(api, is_launch)| self.joined(of, api, *is_launch, None, each));
     }
 
     /// A call that submits work began. Ids and times of a thread only grow.
@@ -362,11 +414,9 @@ impl Join {
 
     /// Gives up what has waited too long, or everything.
     pub fn expire(&mut self, now: u64, everything: bool, each: &mut dyn FnMut(Joined)) {
-        let unnamed =
-            self.processes.iter_mut().filter(|(_, process)| everything && !process.unnamed.is_empty());
-        let unnamed = unnamed.map(|(of, process)| (*of, std::mem::take(&mut process.unnamed)));
-        for (of, calls) in unnamed.collect::<Vec<_>>() {
-            calls.iter().for_each(|(api, is_launch)| self.joined(of, api, *is_launch, None, each));
+        let unnamed = self.processes.iter().filter(|(_, process)| everything && !process.unnamed.is_empty());
+        for of in unnamed.map(|(of, _)| *of).collect::<Vec<_>>() {
+            self.give_up_unnamed(of, each);
         }
         while let Some((since, of, correlation)) = self.since.front().copied() {
             if !everything && now.saturating_sub(since) < PATIENCE_NS {

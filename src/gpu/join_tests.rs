@@ -251,3 +251,42 @@ fn a_process_that_executes_without_end_takes_bounded_memory() {
     assert_eq!(join.program_at(5, 100 * 10 + 6).run, 101);
     assert_eq!(join.program_at(5, u64::MAX).run, MOST_ENDS as u32 + 100);
 }
+
+#[test]
+fn programs_that_come_and_go_take_bounded_memory() {
+    let (mut join, mut out, mut closed) = (Join::default(), Out::default(), Vec::new());
+    let programs = 3 * MOST_PROGRAMS as u64;
+    for n in 0..programs {
+        // Numbers are used again.
+        let (pid, at) = ((n % (2 * MOST_PROGRAMS as u64)) as u32, 1000 * n);
+        join.watch(pid);
+        join.begin(pid, pid, at + 1, n, true);
+        join.end(pid, pid, at + 5, n, true);
+        let program = join.program_at(pid, at + 1);
+        join.api(program, &api(pid, at + 1, at + 4, 1), true, &mut out.take());
+        join.work(at, program, kernel(1, at + 10), None, &mut out.take());
+        join.ended(pid, at + 500);
+        closed.extend(join.close(at, |_, _| false, &mut out.take()));
+        assert!(join.processes.len() < 3 && join.ends.len() <= MOST_PROGRAMS);
+    }
+    closed.extend(join.close(u64::MAX, |_, _| false, &mut out.take()));
+    assert_eq!((closed.len() as u64, join.processes.len()), (programs, 0));
+    assert!(closed.iter().all(|(_, account)| (account.launches, account.complete) == (1, 1)));
+}
+
+#[test]
+fn a_program_of_which_something_may_come_keeps_its_account() {
+    let (mut join, mut out) = (Join::default(), Out::default());
+    join.watch(5);
+    join.begin(5, 5, 100, 1, true);
+    let program = join.program_at(5, 100);
+    join.ended(5, 200);
+    assert_eq!(join.close(200, |_, _| false, &mut out.take()), [], "not before its time");
+    assert_eq!(join.close(300, |of, at| (of, at) == (program, 200), &mut out.take()), []);
+    join.work(0, program, kernel(1, 150), None, &mut out.take());
+    assert_eq!(join.close(300, |_, _| false, &mut out.take()), [], "the record of its call may come");
+    join.expire(PATIENCE_NS, false, &mut out.take());
+    let closed = join.close(300, |_, _| false, &mut out.take());
+    assert_eq!((closed.len(), closed[0].0, closed[0].1.unmatched), (1, program, 1));
+    assert_eq!(join.close(300, |_, _| false, &mut out.take()), []);
+}

@@ -4,25 +4,32 @@
 //! A record is staged with the time at which it was read. When the records of the hooks are complete up to that time, the
 //! call that submitted the work is known, and mostly its end too.
 
+mod account;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::sink::Lines;
 use crate::clock::monotonic_ns;
 use crate::gpu::cupti::{self, Activity};
-use crate::gpu::join::{Account, Program};
+use crate::gpu::join::Program;
 use crate::gpu::lane::{Connected, Rings, launches};
 use crate::gpu::overhead::Overheads;
-use crate::gpu::ring::{Facts, Record, Ring, Stopped, class, state};
+use crate::gpu::ring::{Facts, Record, Ring, Stopped, state};
 use gpurec_cuda::semantics::kernel_name;
 use gpurec_trace::bounds::BytesLeft;
 use gpurec_trace::hash::Map;
-use gpurec_trace::{GpuAccount, GpuReason, GpuSource};
+use gpurec_trace::{GpuAccount, GpuSource};
+
+use account::Ended;
+pub use account::Totals;
 
 /// The most staged records. Beyond them the rings are left alone, which have room of their own.
 const MOST_STAGED: usize = 1 << 17;
 /// The most records read from one ring before the next ring's turn: few, so that they are written while in the cache.
 const PART: usize = 2 << 10;
+/// How long after a program's end its account is closed: later than work waits for the record of its call.
+const CLOSED_AFTER_NS: u64 = 10_000_000_000;
 /// Bytes of the kernels' names of one process.
 const NAMES: usize = 4 << 20;
 
@@ -46,19 +53,6 @@ struct Process {
     has_ended: bool,
     is_read: bool,
     /// Another client gets CUPTI's records.
-    was_taken: bool,
-}
-
-/// What a process's ring said at its end.
-#[derive(Clone, Copy)]
-struct Ended {
-    pid: u32,
-    since: u64,
-    /// Known when the records of the hooks are complete up to `since`.
-    program: Option<Program>,
-    facts: Facts,
-    has_ended: bool,
-    is_broken: bool,
     was_taken: bool,
 }
 
@@ -214,6 +208,36 @@ impl Gpu {
             one.program = Some(lines.gpu.program_at(one.pid, one.since));
             self.settled += 1;
         }
+        self.close_accounts(complete_to, lines);
+    }
+
+    /// Adds up programs that have ended, and forgets them: programs come and go for weeks.
+    fn close_accounts(&mut self, complete_to: u64, lines: &mut Lines) {
+        let (processes, ended) = (&self.processes, &self.ended);
+        let is_open = |program: Program, at: u64| {
+            processes.iter().any(|one| one.pid == program.pid && one.since < at)
+                || ended.iter().any(|one| one.pid == program.pid && one.program.is_none())
+        };
+        let until = complete_to.saturating_sub(CLOSED_AFTER_NS);
+        let closed = lines.close_gpu_accounts(until, is_open, GpuSource::Lane);
+        if closed.is_empty() {
+            return;
+        }
+        for (program, own) in &closed {
+            lines.gpu_totals.add(own, &account::of(&self.ended, *program), true);
+        }
+        self.ended.retain(|one| !closed.iter().any(|(program, _)| one.program == Some(*program)));
+        self.settled = self.ended.iter().take_while(|one| one.program.is_some()).count();
+    }
+
+    /// The account of the recording so far.
+    pub fn so_far(&self, lines: &Lines) -> GpuAccount {
+        let mut all = self.ended.clone();
+        all.extend(self.processes.iter().map(|process| Ended {
+            program: Some(lines.gpu.program_at(process.pid, process.since)),
+            ..process.ended(process.ring.facts(), false)
+        }));
+        GpuAccount { overhead: self.overheads.figures(), ..lines.gpu_totals.account(&all, lines, true) }
     }
 
     /// The end of the recording: everything that the rings have.
@@ -233,15 +257,22 @@ impl Gpu {
             self.ended.push(process.ended(facts, false));
         }
         self.release(u64::MAX, lines);
-        GpuAccount { overhead: self.overheads.figures(), ..account(&self.ended, lines, true) }
+        self.so_far(lines)
     }
 }
 
-/// The account of what the tap has seen, where no library was loaded.
-pub fn tapped(lines: &mut Lines) -> Option<GpuAccount> {
-    lines.gpu_expire(0, true, GpuSource::Tap);
+/// The account of what the tap has seen so far, where no library was loaded.
+pub fn tapped(lines: &Lines) -> Option<GpuAccount> {
     lines.gpu.everyone.then_some(()).or((lines.tapping.records > 0).then_some(()))?;
-    Some(account(&[], lines, false))
+    Some(lines.gpu_totals.account(&[], lines, false))
+}
+
+/// The same of programs with no library: what the tap has seen of them.
+pub fn close_tapped(complete_to: u64, lines: &mut Lines) {
+    let until = complete_to.saturating_sub(CLOSED_AFTER_NS);
+    for (_, own) in lines.close_gpu_accounts(until, |_, _| false, GpuSource::Tap) {
+        lines.gpu_totals.add(&own, &[], false);
+    }
 }
 
 fn tell(say: &Say, told: &mut Vec<(u32, i32)>, pid: u32, facts: &Facts) {
@@ -249,69 +280,5 @@ fn tell(say: &Say, told: &mut Vec<(u32, i32)>, pid: u32, facts: &Facts) {
     if facts.state == state::OFF && !told.contains(&reason) && told.len() < 16 {
         told.push(reason);
         say(&format!("the GPU's work in process {pid} is not recorded: {}", crate::gpu::refusal::why(facts)));
-    }
-}
-
-/// Three counts, and every difference by its reason.
-fn account(ended: &[Ended], lines: &Lines, is_lane: bool) -> GpuAccount {
-    let mut sum = GpuAccount::default();
-    let mut reasons: Vec<(&str, u64)> = Vec::new();
-    let mut add = |code: &'static str, count: u64| match reasons.iter_mut().find(|one| one.0 == code) {
-        Some(one) => one.1 += count,
-        None => reasons.push((code, count)),
-    };
-    let mut programs: Vec<Program> = lines.gpu.programs().collect();
-    programs.sort_unstable();
-    for program in programs {
-        let own = lines.gpu.account(program);
-        sum.launches += own.launches + own.failed;
-        sum.api += own.api;
-        sum.delivered += own.delivered;
-        sum.unmatched += own.unmatched;
-        let rings: Vec<&Ended> = ended.iter().filter(|one| one.program == Some(program)).collect();
-        sum.dropped += dropped(&rings) + no_room(&rings);
-        add("graph_nodes", own.graph_nodes);
-        add("whole_graphs", own.whole_graphs);
-        add("failed", own.failed);
-        add("dropped", dropped(&rings));
-        add("no_room", no_room(&rings));
-        add("no_times", own.untimed);
-        add("running", own.unfinished);
-        missing(&own, &rings, is_lane).into_iter().for_each(|(code, count)| add(code, count));
-    }
-    add("unread", lines.tapping.unread);
-    add("other_clock", lines.tapping.other_clock);
-    let known = reasons.into_iter().filter(|(_, count)| *count > 0);
-    sum.reasons = known.map(|(code, count)| GpuReason { code: code.to_owned(), count }).collect();
-    sum
-}
-
-fn dropped(rings: &[&Ended]) -> u64 {
-    rings.iter().map(|one| one.facts.dropped + one.facts.discarded).sum()
-}
-
-fn no_room(rings: &[&Ended]) -> u64 {
-    rings.iter().flat_map(|one| one.facts.no_room).sum()
-}
-
-/// Launches without a kernel for which nothing else is a reason, each with the likeliest.
-fn missing(own: &Account, rings: &[&Ended], is_lane: bool) -> [(&'static str, u64); 2] {
-    let no_room =
-        |one: &&Ended| [class::KERNEL, class::GRAPH, class::API].map(|class| one.facts.no_room[class]);
-    let no_room: u64 = rings.iter().flat_map(no_room).sum();
-    let without = own.untimed + own.unfinished + dropped(rings) + no_room;
-    let explained = own.complete + without;
-    let count = own.launches.saturating_sub(explained);
-    let is_on = rings.iter().any(|one| one.facts.state == state::ON);
-    // A client that gets records of calls gets those of their kernels.
-    let captured = own.api.saturating_sub(own.failed + explained).min(count);
-    match rings.last() {
-        None if !is_lane => [("captured", captured), ("no_client", count - captured)],
-        _ if !is_on => [("no_lane", count), ("", 0)],
-        Some(one) if one.was_taken => [("other_client", count), ("", 0)],
-        Some(one) if one.is_broken => [("broken", count), ("", 0)],
-        Some(one) if !one.has_ended && !one.facts.flushed => [("running", count), ("", 0)],
-        Some(one) if !one.facts.flushed => [("killed", count), ("", 0)],
-        _ => [("captured", captured), ("killed", count - captured)],
     }
 }

@@ -19,7 +19,7 @@ pub mod pair;
 mod processes;
 pub mod sink;
 mod sleeps;
-mod stops;
+pub mod stops;
 mod stubs;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,8 @@
 
 use std::path::PathBuf;
 
-use gpurec_trace::{End, InFlight, Line, Reason};
+use super::stops::Recent;
+use gpurec_trace::{End, GpuAccount, InFlight, Line, Reason};
 
 pub trait Rows: Send {
     /// `hurry`: the rings fill, so output that is only for the user has to wait.
@@ -48,5 +49,8 @@ pub struct DumpRequest {
     pub ts_ns: u64,
     /// Why the recording is not complete so far, except losses.
     pub reasons: Vec<Reason>,
+    pub stops: Recent,
+    /// Of the whole recording so far.
+    pub gpu: Option<GpuAccount>,
     pub suppressed: u64,
 }

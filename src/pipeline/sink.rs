@@ -18,6 +18,7 @@ use super::blocks::Blocks;
 use super::call_parts::CallParts;
 use super::call_stacks::CallStacks;
 use super::decode::{Captured, Item, What};
+use super::gpu::Totals;
 use super::handoff::Handoff;
 use super::observer::{Alarms, Rows};
 use super::pair::{Open, Outcome, Sink};
@@ -72,6 +73,8 @@ pub struct Lines {
     pub(super) blocks: Blocks,
     /// Which call submitted which work of the GPU, and what the tap knows.
     pub gpu: Join,
+    /// The account of programs that have ended.
+    pub gpu_totals: Totals,
     pub tapping: Tapping,
     /// Processes that have ended, or run another program, and perhaps had work on the GPU.
     pub gpu_gone: Vec<(u32, u64)>,
@@ -116,6 +119,7 @@ impl Lines {
             stacks: CallStacks::new(Side::new(None), None, false),
             blocks: Blocks::default(),
             gpu: Join::default(),
+            gpu_totals: Totals::default(),
             tapping: Tapping::default(),
             gpu_gone: Vec::new(),
             processes: Processes::default(),

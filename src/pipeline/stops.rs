@@ -8,11 +8,37 @@ use gpurec_trace::hash::Map;
 
 /// The most stops of one process that are kept apart. Calls that were open for longer enclose all older stops.
 const KEPT: usize = 1024;
+/// The most stops of all processes whose times are kept for dumps.
+const RECENT: usize = 1 << 16;
 
 #[derive(Default)]
 pub struct Stops {
     of: Map<u32, VecDeque<Stop>>,
     pub all: trace::Stops,
+    /// When each ended, and its time.
+    recent: VecDeque<(u64, u64)>,
+    /// Stops up to this time are no longer in `recent`.
+    forgotten_to: u64,
+}
+
+/// The stops of a part of the recording.
+#[derive(Default)]
+pub struct Recent {
+    /// When each ended, and its time.
+    stops: Vec<(u64, u64)>,
+    forgotten_to: u64,
+}
+
+impl Recent {
+    /// The stops that ended after a time. None: the older of them were forgotten.
+    pub fn since(&self, from: u64) -> Option<trace::Stops> {
+        let later = self.stops.iter().filter(|(to, _)| *to > from);
+        let sum = |all: trace::Stops, (to, ns): &(u64, u64)| trace::Stops {
+            count: all.count + 1,
+            total_ns: all.total_ns + ns.min(&to.saturating_sub(from)),
+        };
+        (from >= self.forgotten_to).then(|| later.fold(trace::Stops::default(), sum))
+    }
 }
 
 struct Stop {
@@ -29,6 +55,12 @@ impl Stops {
         let Some(ns) = to.checked_sub(from).filter(|ns| *ns > 0) else { return 0 };
         self.all.count += 1;
         self.all.total_ns += ns;
+        self.recent.push_back((to, ns));
+        if self.recent.len() > RECENT
+            && let Some((to, _)) = self.recent.pop_front()
+        {
+            self.forgotten_to = self.forgotten_to.max(to);
+        }
         stops.push_back(Stop { from, to, ns });
         if stops.len() > KEPT
             && let Some(oldest) = stops.pop_front()
@@ -44,6 +76,12 @@ impl Stops {
         let Some(stops) = self.of.get(&pid) else { return 0 };
         let later = stops.iter().rev().take_while(|stop| stop.to > from);
         later.map(|stop| stop.ns.min(stop.to.min(to).saturating_sub(stop.from.max(from)))).sum()
+    }
+
+    /// The stops that are known one by one, with times since the start of the recording.
+    pub fn recent(&self, start: u64) -> Recent {
+        let stops = self.recent.iter().map(|(to, ns)| (to.saturating_sub(start), *ns)).collect();
+        Recent { stops, forgotten_to: self.forgotten_to.saturating_sub(start) }
     }
 
     pub fn gone(&mut self, pid: u32) {
@@ -70,6 +108,11 @@ mod tests {
         assert_eq!((stops.all.count, stops.all.total_ns), (4, 1160));
         stops.gone(7);
         assert_eq!(stops.within(7, 0, 1000), 0);
+        // Of a part, each that ended in it, with what falls into it.
+        let since = |from| stops.recent(50).since(from).map(|of| (of.count, of.total_ns));
+        assert_eq!(since(0), Some((4, 100 + 50 + 10 + 950)));
+        assert_eq!(since(300), Some((2, 10 + 650)));
+        assert_eq!(since(950), Some((0, 0)));
     }
 
     #[test]
@@ -81,5 +124,11 @@ mod tests {
         assert_eq!(stops.of[&7].len(), KEPT);
         assert_eq!(stops.within(7, 0, u64::MAX), 50_000);
         assert_eq!(stops.within(7, 499_900, u64::MAX), 10);
+        for i in 0..RECENT as u64 {
+            stops.add(8, 600_000 + 2 * i, 600_001 + 2 * i);
+        }
+        let recent = stops.recent(0);
+        assert_eq!(recent.since(400_000).map(|of| of.count), None, "a stop at 499,910 was forgotten");
+        assert_eq!(recent.since(600_000).map(|of| of.count), Some(RECENT as u64));
     }
 }

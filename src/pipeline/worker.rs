@@ -106,6 +106,8 @@ pub struct Worker {
     pub watches: Vec<Box<dyn Watch>>,
     /// With --gpu.
     pub gpu: Option<Gpu>,
+    /// The account of its work, when nothing more comes.
+    gpu_account: Option<trace::GpuAccount>,
     /// `clock` lines are written, even if no rank is known.
     pub writes_clocks: bool,
     clock_ticks: ClockTicks,
@@ -164,6 +166,7 @@ impl Worker {
             state,
             watches: Vec::new(),
             gpu: None,
+            gpu_account: None,
             writes_clocks: false,
             clock_ticks: ClockTicks::default(),
             devices: None,
@@ -310,6 +313,7 @@ impl Worker {
             more |= gpu.read();
         } else {
             self.lines.gpu_expire(now, false, GpuSource::Tap);
+            gpu::close_tapped(now.min(released.to), &mut self.lines);
         }
         self.dump_what_is_due(now.min(released.to));
         match released.stopped {
@@ -337,7 +341,13 @@ impl Worker {
             cut => cut,
         };
         let (ts_ns, reasons) = (self.lines.since_start(at), self.incomplete());
-        self.lines.dump(DumpRequest { cause, ts_ns, reasons, suppressed });
+        let (stops, gpu) = (self.lines.recent_stops(), self.gpu_so_far());
+        self.lines.dump(DumpRequest { cause, ts_ns, reasons, stops, gpu, suppressed });
+    }
+
+    fn gpu_so_far(&self) -> Option<trace::GpuAccount> {
+        let of_rings = || self.gpu.as_ref().map(|gpu| gpu.so_far(&self.lines));
+        self.gpu_account.clone().or_else(of_rings).or_else(|| gpu::tapped(&self.lines))
     }
 
     fn receive(&mut self) {
@@ -462,12 +472,15 @@ impl Worker {
             self.lines.stacks.wait(PAUSE);
         }
         write_until(u64::MAX, &mut self.waiting, &mut self.lines);
-        let gpu = match self.gpu.take() {
+        self.gpu_account = match self.gpu.take() {
             Some(mut gpu) => Some(gpu.finish(&mut self.lines)),
-            None => gpu::tapped(&mut self.lines),
+            None => {
+                self.lines.gpu_expire(0, true, GpuSource::Tap);
+                gpu::tapped(&self.lines)
+            }
         };
-        if let Some(account) = gpu {
-            self.lines.summary.recorder_knows_of_gpu(account);
+        if let Some(account) = &self.gpu_account {
+            self.lines.summary.recorder_knows_of_gpu(account.clone());
         }
         self.write_losses();
         let cut = match self.state.cut.load(Ordering::SeqCst) {

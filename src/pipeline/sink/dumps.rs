@@ -5,6 +5,7 @@
 use super::{Lines, NO_LINE};
 use crate::pipeline::observer::DumpRequest;
 use crate::pipeline::pair::Open;
+use crate::pipeline::stops::Recent;
 use gpurec_trace::End;
 
 impl Lines {
@@ -13,6 +14,10 @@ impl Lines {
         if let (Some(writer), None) = (&mut self.writer, &self.failed) {
             self.failed = writer.drained().and_then(|handoff| handoff.dump(request)).err();
         }
+    }
+
+    pub fn recent_stops(&self) -> Recent {
+        self.stops.recent(self.start)
     }
 
     /// Reports a failed call that no recorded call encloses. `depth`: the number of calls around it.

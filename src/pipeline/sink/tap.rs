@@ -7,6 +7,7 @@ use super::Lines;
 use crate::clock::Reading;
 use crate::gpu::clock::Clocks;
 use crate::gpu::cupti::Activity;
+use crate::gpu::join::{Account, Program};
 use crate::gpu::lane::launches;
 use crate::gpu::tap;
 use crate::pipeline::decode::Captured;
@@ -136,6 +137,19 @@ impl Lines {
             Activity::Overhead(_) => {}
         }
         ready.into_iter().for_each(|joined| self.gpu_line(joined, GpuSource::Tap));
+    }
+
+    /// Programs that ended before a time, with their accounts; they are forgotten.
+    pub(in crate::pipeline) fn close_gpu_accounts(
+        &mut self,
+        before: u64,
+        is_open: impl Fn(Program, u64) -> bool,
+        source: GpuSource,
+    ) -> Vec<(Program, Account)> {
+        let mut late = Vec::new();
+        let closed = self.gpu.close(before, is_open, &mut |joined| late.push(joined));
+        late.into_iter().for_each(|joined| self.gpu_line(joined, source));
+        closed
     }
 
     /// Writes work whose call is not known and will not be.

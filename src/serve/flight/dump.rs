@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use super::kept::read;
 use super::state::State;
+use crate::pipeline::stops::Recent;
 use gpurec_analysis::Summary;
 use gpurec_trace::hash::Map;
-use gpurec_trace::{self as trace, Body, Finish, InFlight, Incomplete, Line, LineWriter, Reason};
+use gpurec_trace::{self as trace, Body, Finish, GpuAccount, InFlight, Incomplete, Line, LineWriter, Reason};
 
 /// What the end line says.
 pub struct Ending {
@@ -17,6 +18,9 @@ pub struct Ending {
     pub ts_ns: u64,
     /// Why the recording is not complete so far.
     pub reasons: Vec<Reason>,
+    pub stops: Recent,
+    /// Of the whole recording so far: a later part does not have it.
+    pub gpu: Option<GpuAccount>,
 }
 
 pub struct Dumper<W: Write> {
@@ -269,7 +273,10 @@ impl<W: Write> Dumper<W> {
         ];
         ending.reasons.into_iter().for_each(|reason| self.summary.incomplete(reason));
         of_state.into_iter().flatten().for_each(|reason| self.summary.incomplete(reason));
-        self.summary.recorder_knows(&in_flight, None, None, 0);
+        let stops = ending.stops.since(self.from_ns);
+        self.summary.recorder_knows(&in_flight, stops, None, 0);
+        let gpu = ending.gpu.filter(|_| self.is_whole());
+        gpu.iter().for_each(|account| self.summary.recorder_knows_of_gpu(account.clone()));
         let dump = trace::Dump { from_ns: self.from_ns, ..ending.dump };
         self.summary.is_dump(&dump);
         let figures = self.summary.finish(ts_ns);
@@ -280,14 +287,19 @@ impl<W: Write> Dumper<W> {
             complete: figures.complete,
             incomplete_because: figures.incomplete_because.clone(),
             incomplete_codes: figures.incomplete_codes.clone(),
-            stops: None,
-            gpu: None,
+            stops,
+            gpu,
             dump: Some(dump),
             summary: figures.to_json(),
         };
         let (lines, from_ns) = (self.next + 1, self.from_ns);
         self.out.write(&Line { event_id: self.next, ts_ns, body: Body::Finish(Box::new(finish)) })?;
         Ok(Written { out: self.out.into_inner()?, lines, from_ns, to_ns: ts_ns })
+    }
+
+    /// Whether the period began with the recording: the line after the header is in it.
+    fn is_whole(&self) -> bool {
+        self.first == Some(1)
     }
 
     /// The calls that have not ended, up to the limit of the end line, and the number of the others.

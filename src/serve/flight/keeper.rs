@@ -96,10 +96,11 @@ impl Keeper {
     }
 
     fn dump(&mut self, request: DumpRequest, segments: Vec<Arc<Segment>>, from_ns: u64) -> io::Result<()> {
-        let DumpRequest { cause: Cause { event, because, reply }, ts_ns, reasons, suppressed } = request;
+        let DumpRequest { cause: Cause { event, because, reply }, ts_ns, reasons, stops, gpu, suppressed } =
+            request;
         let dump = Dump { event: event.to_owned(), because: because.clone(), suppressed, ..Dump::default() };
         let written = self.series.begin(event).and_then(|(part, output)| {
-            let ending = Ending { dump: Dump { number: part.number, ..dump }, ts_ns, reasons };
+            let ending = Ending { dump: Dump { number: part.number, ..dump }, ts_ns, reasons, stops, gpu };
             match self.write(output, ending, segments, from_ns) {
                 Ok(Written { out, lines, from_ns, to_ns }) => {
                     let path = self.series.finish(part, out)?;

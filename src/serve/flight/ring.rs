@@ -262,6 +262,7 @@ impl Drop for Segment {
 mod tests {
     use super::*;
     use crate::pipeline::observer::Cause;
+    use crate::pipeline::stops::Recent;
     use crossbeam_channel::{Receiver, unbounded};
 
     fn line(id: u64) -> String {
@@ -273,7 +274,8 @@ mod tests {
 
     fn request() -> DumpRequest {
         let cause = Cause::new("dump", String::new());
-        DumpRequest { cause, ts_ns: 3_000_000_000, reasons: Vec::new(), suppressed: 0 }
+        let (reasons, stops) = (Vec::new(), Recent::default());
+        DumpRequest { cause, ts_ns: 3_000_000_000, reasons, stops, gpu: None, suppressed: 0 }
     }
 
     /// Calls whose threads ended (true), and event_ids of lines (false).

@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::dump::{Dumper, Ending};
 use super::kept::read;
 use super::state::State;
+use crate::pipeline::stops::Stops;
 use gpurec_trace::{
     self as trace, Args, Begin, Block, Body, Device, End, EndKind, Exec, Exit, ExitStatus, Fork, Frame, Gpu,
-    GpuKind, GpuSource, Header, Instant, KernelBegin, KernelEnd, Kind, Library, Line, LineWriter, Memory, Op,
-    Process, Reader, Retval, Stack, Transfer, Where,
+    GpuAccount, GpuKind, GpuSource, Header, Instant, KernelBegin, KernelEnd, Kind, Library, Line, LineWriter,
+    Memory, Op, Process, Reader, Retval, Stack, Transfer, Where,
 };
 
 struct Random(u64);
@@ -354,6 +355,9 @@ fn recording(seed: u64, steps: u64) -> Recording {
     maker.to
 }
 
+/// gpurec stopped a process at the start, for this time.
+const STOP_NS: u64 = 1_000_000;
+
 /// A dump of the lines from `evicted` to `end`, from `from_ns` on.
 fn dump(of: &Recording, evicted: usize, end: usize, from_ns: u64) -> Vec<u8> {
     let mut state = State::default();
@@ -380,7 +384,11 @@ fn dump(of: &Recording, evicted: usize, end: usize, from_ns: u64) -> Vec<u8> {
         because: "of a test".into(),
         ..trace::Dump::default()
     };
-    dumper.finish(Ending { dump, ts_ns: 0, reasons: Vec::new() }).unwrap().out
+    let mut stops = Stops::default();
+    stops.add(5, 0, STOP_NS);
+    let gpu = Some(GpuAccount { launches: 7, ..GpuAccount::default() });
+    let (reasons, stops) = (Vec::new(), stops.recent(0));
+    dumper.finish(Ending { dump, ts_ns: 0, reasons, stops, gpu }).unwrap().out
 }
 
 /// What a line is, without its numbers.
@@ -447,6 +455,15 @@ fn truth(of: &Recording, at: usize) -> (BTreeSet<String>, BTreeSet<(u32, u64, u6
     (open, live.into_iter().map(|((pid, ptr), size)| (pid, ptr, size)).collect())
 }
 
+/// The first line of a dump's period.
+fn first_of(of: &Recording, evicted: usize, end: usize, from_ns: u64) -> usize {
+    let first = (evicted..end).find(|at| {
+        let line = read(&of.lines[*at]).unwrap();
+        line.ts_ns >= from_ns && !matches!(line.body, Body::Memory(_) | Body::Transfer(_) | Body::Header(_))
+    });
+    first.unwrap_or(end)
+}
+
 fn check(of: &Recording, evicted: usize, end: usize, from_ns: u64) {
     let text = dump(of, evicted, end, from_ns);
     let what = format!("{evicted}..{end} from {from_ns}: {}", String::from_utf8_lossy(&text));
@@ -507,13 +524,14 @@ fn check(of: &Recording, evicted: usize, end: usize, from_ns: u64) {
     assert!(reader.notes().is_whole(), "{:?} {what}", reader.notes());
     let ended = ended.unwrap();
     assert!(ended.complete && ended.events + 1 == next, "{ended:?} {what}");
+    // The account is that of the whole recording. Stops are known one by one.
+    let is_whole = first_of(of, evicted, end, from_ns) <= 1;
+    assert_eq!(ended.gpu.map(|account| account.launches), is_whole.then_some(7), "{what}");
+    let stopped_ns = STOP_NS.saturating_sub(ended.dump.unwrap().from_ns);
+    assert_eq!(ended.stops.map(|stops| stops.total_ns), Some(stopped_ns), "{what}");
     // The period is what the recording has from its first line on.
     let is_in = |line: &Line| !matches!(line.body, Body::Stack(_));
-    let first = (evicted..end).find(|at| {
-        let line = read(&of.lines[*at]).unwrap();
-        line.ts_ns >= from_ns && !matches!(line.body, Body::Memory(_) | Body::Transfer(_) | Body::Header(_))
-    });
-    let first = first.unwrap_or(end);
+    let first = first_of(of, evicted, end, from_ns);
     let (open_then, live_then) = truth(of, first);
     let expected: Vec<_> = of.lines[first..end]
         .iter()
