@@ -94,6 +94,11 @@ impl CallStacks {
         }
     }
 
+    /// Calls have stacks.
+    pub fn is_on(&self) -> bool {
+        self.rules.is_some()
+    }
+
     /// Finds out what the item's line needs. The items before it have been added.
     pub fn prepare(&mut self, item: &Item) -> Poll<()> {
         match &item.what {

@@ -16,6 +16,7 @@ pub mod messages;
 pub mod observer;
 pub mod order;
 pub mod pair;
+mod pause;
 mod processes;
 pub mod sink;
 mod sleeps;

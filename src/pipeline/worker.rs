@@ -19,6 +19,7 @@ use super::messages::{
 use super::observer::{Cause, DumpRequest};
 use super::order::{self, Order, Release, Released};
 use super::pair::Pairing;
+use super::pause::Pause;
 use super::sink::Lines;
 use super::sleeps::{Reading, Sleeps};
 use crate::clock::monotonic_ns;
@@ -31,6 +32,7 @@ use crate::wire::{self, LostTotal};
 use gpurec_analysis::{Figures, Gaps};
 use gpurec_trace::{self as trace, Body, Finish, GpuSource, Header, Incomplete, Reason, Reasons};
 
+/// How long to wait for what a stack needs.
 const PAUSE: Duration = Duration::from_millis(2);
 const FLUSH: Duration = Duration::from_millis(500);
 /// How often rows are sent to the user's screen.
@@ -114,6 +116,7 @@ pub struct Worker {
     /// Samples of NVML: with --gpu, --metrics or --otlp.
     pub devices: Option<Receiver<Sample>>,
     sleeps: Sleeps,
+    pause: Pause,
     /// The rings were left unread at the end.
     abandoned: bool,
 }
@@ -171,6 +174,7 @@ impl Worker {
             clock_ticks: ClockTicks::default(),
             devices: None,
             sleeps: Sleeps::default(),
+            pause: Pause::default(),
             abandoned: false,
         }
     }
@@ -219,7 +223,7 @@ impl Worker {
             match round {
                 Round::Busy => {}
                 Round::Waits => self.lines.stacks.wait(PAUSE),
-                Round::Idle => std::thread::sleep(PAUSE),
+                Round::Idle => std::thread::sleep(self.pause.time()),
             }
         }
         self.finish()
@@ -316,6 +320,9 @@ impl Worker {
             gpu::close_tapped(now.min(released.to), &mut self.lines);
         }
         self.dump_what_is_due(now.min(released.to));
+        // Of GPU work there are other rings. With stacks, programs are read while they run.
+        let is_awaited = self.pauses.is_some() || self.gpu.is_some() || self.lines.stacks.is_on();
+        self.pause.after(records, is_awaited);
         match released.stopped {
             Release::PutOff if !more => Round::Waits,
             Release::Done if !more && records <= 1000 => Round::Idle,

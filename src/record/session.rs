@@ -219,18 +219,27 @@ impl Session<'_> {
     /// Runs until the recording is over. Resumes stopped processes and forwards signals.
     fn wait(&mut self, recorder: &Recorder, signals: &mut Signals) -> Result<EndCause> {
         let deadline = self.config.duration.map(|duration| Instant::now() + duration);
+        let tick = Duration::from_millis(TICK.into());
+        let mut ticked = None;
         loop {
-            // If this fails, BPF stops no more processes, and calls that this misses are reported.
-            let _ = self.tracker.beat(true);
+            // --budget wakes this thread more often, and none of this has to be done as often as that.
+            let is_tick = ticked.is_none_or(|at: Instant| at.elapsed() >= tick);
+            if is_tick {
+                // If this fails, BPF stops no more processes, and calls that this misses are reported.
+                let _ = self.tracker.beat(true);
+            }
             self.sleep(deadline, signals)?;
             self.tracker.work(&mut self.probes);
-            if self.handle_control() == 0 {
+            if self.handle_control() == 0 && is_tick {
                 self.tracker.release_overdue(false);
+                ticked = Some(Instant::now());
             }
             self.tracker.follow_rewritten(&mut self.probes);
             self.tracker.tidy(&mut self.probes);
             self.govern();
-            self.follow_modules();
+            if is_tick {
+                self.follow_modules();
+            }
             self.ask_for_dumps();
             if let Some(why) = self.handle_signals(signals)? {
                 return Ok(why);

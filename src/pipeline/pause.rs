@@ -1,0 +1,45 @@
+//! How long the thread that empties the rings waits between two rounds. In: the number of records of each round. Out: the
+//! pause. On a quiet machine its wake-ups are most of what a recorder costs. Pure.
+
+use std::time::Duration;
+
+const SHORT: Duration = Duration::from_millis(2);
+/// What a burst leaves in a ring meanwhile is a few megabytes.
+const LONG: Duration = Duration::from_millis(8);
+/// Rounds with few records before a pause is long.
+const CALM: u32 = 50;
+const FEW: usize = 400;
+
+#[derive(Default)]
+pub struct Pause {
+    calm: u32,
+}
+
+impl Pause {
+    /// After a round. `is_awaited`: a process may be waiting for this thread.
+    pub fn after(&mut self, records: usize, is_awaited: bool) {
+        self.calm = if records <= FEW && !is_awaited { self.calm.saturating_add(1) } else { 0 };
+    }
+
+    pub fn time(&self) -> Duration {
+        if self.calm >= CALM { LONG } else { SHORT }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_long_only_while_little_comes() {
+        let mut pause = Pause::default();
+        (0..CALM - 1).for_each(|_| pause.after(FEW, false));
+        assert_eq!(pause.time(), SHORT);
+        pause.after(0, false);
+        assert_eq!(pause.time(), LONG);
+        pause.after(FEW + 1, false);
+        assert_eq!(pause.time(), SHORT);
+        (0..2 * CALM).for_each(|_| pause.after(0, true));
+        assert_eq!(pause.time(), SHORT);
+    }
+}
