@@ -16,6 +16,7 @@ mod machine;
 mod sleep;
 mod truth;
 mod verified;
+mod xid;
 
 use compare::Recording;
 use machine::{Machine, Visit};
@@ -24,8 +25,18 @@ const BACKENDS: [&str; 5] = ["fentry", "kprobe.session", "kprobe.multi", "kprobe
 
 /// Records the same work by each of the backends: the trace has all that the driver module counted.
 fn record(machine: Machine, backends: &[&str], more: &str) -> Option<(Visit, Vec<Recording>)> {
+    record_and(machine, backends, more, "")
+}
+
+/// `then`: a script for the same machine.
+fn record_and(
+    machine: Machine,
+    backends: &[&str],
+    more: &str,
+    then: &str,
+) -> Option<(Visit, Vec<Recording>)> {
     let settings = format!("BACKENDS='{}' MORE='{more}'", backends.join(" "));
-    let visit = machine.visit(&format!("{settings}\n{}", include_str!("guest/backends.sh")))?;
+    let visit = machine.visit(&format!("{settings}\n{}\n{then}", include_str!("guest/backends.sh")))?;
     let read = |backend: &&str| {
         for attempt in visit.names(&format!("{backend}.passed"), ".jsonl") {
             compare::says_what_was_passed_over(&visit, &attempt);
@@ -51,6 +62,8 @@ struct Kernel {
     /// What is recorded with unless every test is asked for. Together the kernels have each backend.
     short: &'static [&'static str],
     options: &'static str,
+    /// Whether Xids are looked for in a recording without --kernel.
+    has_xids: bool,
 }
 
 /// Without links for many uprobes, hooking both libraries takes half a minute here: only what makes ioctls is hooked.
@@ -62,18 +75,28 @@ const OLD: Kernel = Kernel {
     offered: &["fentry", "kprobe", "tracepoint"],
     short: &["kprobe", "tracepoint"],
     options: CALLS,
+    has_xids: false,
 };
-const MIDDLE: Kernel =
-    Kernel { version: "6.12", offered: &BACKENDS, short: &["kprobe.multi", "kprobe.session"], options: "" };
+const MIDDLE: Kernel = Kernel {
+    version: "6.12",
+    offered: &BACKENDS,
+    short: &["kprobe.multi", "kprobe.session"],
+    options: "",
+    has_xids: false,
+};
 const MIDDLE_OF_ANOTHER_DEBIAN: Kernel = Kernel { version: "trixie/6.12", ..MIDDLE };
 const NEWEST: Kernel =
-    Kernel { version: "trixie/newest", offered: &BACKENDS, short: &["fentry"], options: "" };
+    Kernel { version: "trixie/newest", offered: &BACKENDS, short: &["fentry"], options: "", has_xids: true };
 
 /// Forces backends. gpurec refuses by name those that this Linux lacks, and nothing else is missing.
 fn forced(kernel: &Kernel) {
     let backends = if machine::every_test() { &BACKENDS } else { kernel.short };
     let machine = Machine::of(kernel.version);
-    let Some((visit, recordings)) = record(machine, backends, kernel.options) else { return };
+    let then = if kernel.has_xids { include_str!("guest/xid.sh") } else { "" };
+    let Some((visit, recordings)) = record_and(machine, backends, kernel.options, then) else { return };
+    if kernel.has_xids {
+        xid::is_served_and_dumped(&visit);
+    }
     let said: Vec<String> = backends.iter().map(|backend| visit.text(&format!("{backend}.txt"))).collect();
     verified::compare(kernel.version, &said);
     verified::compare(&format!("{}+stacks", kernel.version), &[visit.text("stacks.txt")]);
