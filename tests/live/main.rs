@@ -18,6 +18,7 @@ mod cases;
 mod child;
 mod clocks;
 mod cost;
+mod dashboard;
 mod demo;
 mod devices;
 mod disk;
