@@ -325,6 +325,31 @@ fn what_cupti_does_not_deliver_is_accounted_for() {
     });
 }
 
+/// A dump that has the whole recording has its account, and each dump the stops of its period.
+#[test]
+fn a_dump_has_the_account_of_the_whole_recording() {
+    live(|room| {
+        let (program, log) = (program(room, "gpu.c"), room.text("dump.log"));
+        for (last, is_whole) in [("60s", true), ("1MB", false)] {
+            let file = room.text(&format!("{last}.jsonl"));
+            let words = ["--gpu", "--last", last, "-o", &file, "--", &program, "3", "3", "4000"];
+            let mut command = room.gpurec(&words);
+            command.env("STANDIN_CUPTI", "13.0").env("STANDIN_CUPTI_LOG", &log);
+            let done = room.run(command);
+            done.exited(0);
+            let trace = Trace::checked(room, &room.text(&format!("{last}-1-end.jsonl")));
+            let gpu = Gpu { done, trace, log: Log::read(&log) };
+            let (account, stops) = (&gpu.trace.end["gpu"], &gpu.trace.end["stops"]);
+            assert_eq!(account.is_object(), is_whole, "{account}");
+            if is_whole {
+                gpu.agrees().adds_up(&["captured", "graph_nodes"]);
+            }
+            // gpurec stops the program where it loads libraries: at its start.
+            assert_eq!(stops["count"].as_u64().map(|count| count > 0), Some(is_whole), "{stops}");
+        }
+    });
+}
+
 #[test]
 fn a_graph_is_one_record_if_that_is_asked_for() {
     live(|room| {

@@ -67,7 +67,7 @@ impl Keeper {
                 }
                 Job::Dump { request, segments, from_ns } => {
                     let is_end = request.cause.event == "end";
-                    let written = self.dump(request, segments, from_ns);
+                    let written = self.dump(*request, segments, from_ns);
                     if is_end {
                         result = written;
                     }

@@ -57,7 +57,7 @@ pub enum Job {
     /// The segment is no longer recent.
     Forget(Arc<Segment>),
     Dump {
-        request: DumpRequest,
+        request: Box<DumpRequest>,
         segments: Vec<Arc<Segment>>,
         from_ns: u64,
     },
@@ -156,7 +156,7 @@ impl Ring {
             let _ = self.jobs.send(Job::Full(error));
         }
         let segments = self.closed.iter().cloned().collect();
-        let _ = self.jobs.send(Job::Dump { request, segments, from_ns });
+        let _ = self.jobs.send(Job::Dump { request: Box::new(request), segments, from_ns });
     }
 
     fn opened(&mut self) -> io::Result<&mut Open> {
