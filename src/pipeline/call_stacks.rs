@@ -130,8 +130,14 @@ impl CallStacks {
     pub fn follow(&mut self, what: &What) {
         match what {
             What::Fork { pid, child } => self.mappings.fork(*pid, *child),
-            What::Exec { pid, .. } => self.mappings.exec(*pid),
-            What::Exit { pid, process: true, .. } => self.mappings.exit(*pid),
+            What::Exec { pid, .. } => {
+                self.mappings.exec(*pid);
+                self.table.gone(*pid);
+            }
+            What::Exit { pid, process: true, .. } => {
+                self.mappings.exit(*pid);
+                self.table.gone(*pid);
+            }
             _ => {}
         }
     }
@@ -351,6 +357,7 @@ impl CallStacks {
 
 fn function(part: &CodePart) -> stacks::CodePart<'_> {
     stacks::CodePart {
+        pid: part.pid,
         code: part.code,
         version: part.version,
         first_line: part.first_line,

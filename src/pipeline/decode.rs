@@ -128,6 +128,7 @@ pub struct Mapped {
 /// A Python function as BPF read it; its table of lines comes in parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodePart {
+    pub pid: u32,
     pub code: u64,
     /// `PY_VERSION_HEX`.
     pub version: u32,
@@ -328,6 +329,7 @@ fn code(bytes: &[u8]) -> Option<CodePart> {
     let after_name = start + name.next_multiple_of(8);
     let after_file = after_name + file.next_multiple_of(8);
     Some(CodePart {
+        pid: r.pid,
         code: r.code,
         version: r.version,
         first_line: r.first_line,

@@ -1,7 +1,8 @@
 //! The stacks of a recording. In: functions and frames as BPF read them. Out: each distinct stack once, as a line of the
 //! trace, and the number by which calls refer to it. Pure. Not here: native symbols.
 //!
-//! What programs make gpurec remember is bounded: beyond the limits stacks are counted and left out.
+//! What programs make gpurec remember is bounded: beyond the limits stacks are counted and left out. What a program made
+//! it remember is forgotten when the program ends: BPF's keys and numbers are of one program each.
 
 use std::borrow::Cow;
 use std::hash::BuildHasher;
@@ -17,12 +18,13 @@ use gpurec_trace::{Frame, Stack};
 const MOST_CODE: usize = 128 << 20;
 /// Bytes of a function without these.
 const EACH: usize = 128;
-/// The most stacks that get a number, and the most keys of them.
+/// The most stacks of running programs that have a number, and the most keys of them.
 const MOST_STACKS: usize = 1 << 20;
 const MOST_KEYS: usize = 2 << 20;
 
 /// A part of a Python function.
 pub struct CodePart<'a> {
+    pub pid: u32,
     /// BPF's number of the function.
     pub code: u64,
     /// `PY_VERSION_HEX`.
@@ -70,12 +72,29 @@ struct Function {
     all: usize,
 }
 
+impl Function {
+    fn bytes(&self) -> usize {
+        EACH + self.name.len() + self.file.len() + self.all
+    }
+}
+
+/// What the tables have of one program.
+#[derive(Default)]
+struct Program {
+    functions: Vec<u64>,
+    keys: Vec<u64>,
+    contents: Vec<u64>,
+}
+
 #[derive(Default)]
 pub struct Table {
+    programs: Map<u32, Program>,
     functions: Map<u64, Function>,
     numbers: Map<u64, u64>,
     /// The numbers of stacks by what they consist of: BPF may give one several keys.
     contents: Map<u64, u64>,
+    /// The number of the next stack.
+    next: u64,
     room: BytesLeft<MOST_CODE>,
     /// Number of stacks whose outer frames are missing.
     pub cut: u64,
@@ -88,10 +107,6 @@ impl Table {
         if part.at == 0 {
             let (name, file) =
                 (python::text(part.name.0, part.name.1), python::text(part.file.0, part.file.1));
-            let bytes = EACH + name.len() + file.len() + part.lines as usize;
-            if self.functions.contains_key(&part.code) || !self.room.take(bytes) {
-                return;
-            }
             let function = Function {
                 version: part.version,
                 name: name.into(),
@@ -101,6 +116,10 @@ impl Table {
                 lines: part.part.to_vec(),
                 all: part.lines as usize,
             };
+            if self.functions.contains_key(&part.code) || !self.room.take(function.bytes()) {
+                return;
+            }
+            self.programs.entry(part.pid).or_default().functions.push(part.code);
             self.functions.insert(part.code, function);
         } else if let Some(function) = self.functions.get_mut(&part.code)
             && function.lines.len() == part.at as usize
@@ -122,21 +141,33 @@ impl Table {
         let frames = merge(stack.calls, python.collect(), stack.cut);
         // By names: after an exec the same addresses may be other functions.
         let content = self.contents.hasher().hash_one((pid, &frames, stack.cut));
-        if let Some(number) = self.contents.get(&content) {
-            let number = *number;
-            if self.numbers.len() < MOST_KEYS {
-                self.numbers.insert(key, number);
-            }
+        let known = self.contents.get(&content).copied();
+        if self.numbers.len() >= MOST_KEYS || (known.is_none() && self.contents.len() >= MOST_STACKS) {
             return None;
         }
-        if self.contents.len() >= MOST_STACKS || self.numbers.len() >= MOST_KEYS {
-            return None;
-        }
-        let number = self.contents.len() as u64;
-        self.contents.insert(content, number);
+        let number = known.unwrap_or(self.next);
+        let program = self.programs.entry(pid).or_default();
+        program.keys.push(key);
         self.numbers.insert(key, number);
+        if known.is_some() {
+            return None;
+        }
+        program.contents.push(content);
+        self.contents.insert(content, number);
+        self.next += 1;
         self.cut += u64::from(stack.cut);
         Some(Stack { stack: number, pid, frames, cut: stack.cut })
+    }
+
+    /// The program has ended, or another one has taken its process.
+    pub fn gone(&mut self, pid: u32) {
+        let Some(program) = self.programs.remove(&pid) else { return };
+        for code in program.functions {
+            let bytes = self.functions.remove(&code).map_or(0, |function| function.bytes());
+            self.room.give_back(bytes);
+        }
+        program.keys.iter().for_each(|key| _ = self.numbers.remove(key));
+        program.contents.iter().for_each(|content| _ = self.contents.remove(content));
     }
 
     /// The number of the stack with this key.
@@ -175,5 +206,44 @@ impl Table {
             file: Cow::Owned(function.file.to_string()),
             line,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(pid: u32, code: u64) -> CodePart<'static> {
+        CodePart {
+            pid,
+            code,
+            version: 0x030b_00f0,
+            first_line: 1,
+            first_traceable: 0,
+            name: (b"step", 0),
+            file: (b"train.py", 0),
+            lines: 0,
+            at: 0,
+            part: &[],
+        }
+    }
+
+    #[test]
+    fn programs_that_come_and_go_leave_nothing() {
+        let mut table = Table::default();
+        let cut = |cut| Frames { calls: &[], python: &[], cut };
+        for run in 0..1000u64 {
+            // Its number is used again; keys and codes are not.
+            let pid = (run % 7) as u32;
+            table.add(&part(pid, run));
+            let first = table.stack(pid, 3 * run, &cut(false)).unwrap();
+            assert_eq!((first.stack, table.stack(pid, 3 * run + 1, &cut(false))), (2 * run, None));
+            assert_eq!(table.stack(pid, 3 * run + 2, &cut(true)).unwrap().stack, 2 * run + 1);
+            assert_eq!(table.number(3 * run + 1), Some(2 * run));
+            table.gone(pid);
+            assert_eq!(table.number(3 * run + 1), None);
+        }
+        assert!(table.functions.is_empty() && table.numbers.is_empty() && table.contents.is_empty());
+        assert!(table.programs.is_empty() && table.room.take(MOST_CODE));
     }
 }

@@ -149,6 +149,11 @@ impl<const BYTES: usize> BytesLeft<BYTES> {
         self.0 = left.unwrap_or(self.0);
         left.is_some()
     }
+
+    /// What was taken is free again.
+    pub fn give_back(&mut self, bytes: usize) {
+        self.0 = self.0.saturating_add(bytes).min(BYTES);
+    }
 }
 
 /// Distinguished names, each with a number. Their count and their bytes are bounded.
