@@ -88,7 +88,10 @@ impl Config {
         // Discards libbpf's own output: gpurec reports errors itself.
         libbpf_rs::set_print(None);
         let cpus = libbpf_rs::num_possible_cpus()?;
-        let total = self.ring.unwrap_or_else(|| (cpus * 16 * MIB).clamp(128 * MIB, 512 * MIB));
+        let usual = (cpus * 16 * MIB).clamp(128 * MIB, 512 * MIB);
+        // The rings bridge a slow disk, and lines that stay in memory wait for none.
+        let in_memory = self.flight.is_some_and(|flight| flight.in_memory);
+        let total = self.ring.unwrap_or(if in_memory { usual / 2 } else { usual });
         let share = (total / cpus).max(64 << 10);
         // The largest power of two that fits.
         let ring = 1 << share.ilog2();
