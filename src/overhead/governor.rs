@@ -17,8 +17,9 @@ use crate::probe::overhead_control::{self, OverheadControl, STACKS};
 use crate::wire::{Spender, Spent, StackSpent};
 use gpurec_trace::{Action, Budget, Level, Why};
 
-/// How often the counters are read. A hot loop runs unchecked for at most this long.
+/// How often the counters are read, also while no thread is near its budget. A hot loop runs unchecked for that long.
 const LOOK: Duration = Duration::from_millis(20);
+const CALM_LOOK: Duration = Duration::from_millis(50);
 /// Counters of a thread without calls for this number of intervals are removed.
 const IDLE: u32 = 50;
 
@@ -31,6 +32,7 @@ pub struct Governor {
     stacks_before: HashMap<u32, (StackSpent, u32)>,
     since_ns: u64,
     looked_ns: u64,
+    is_calm: bool,
     /// A hook could not be changed: no more changes are made.
     broken: bool,
     /// Functions that are given up and still hooked, until their open calls have returned.
@@ -47,6 +49,7 @@ impl Governor {
             stacks_before: HashMap::new(),
             since_ns: now,
             looked_ns: now,
+            is_calm: false,
             broken: false,
             draining: Vec::new(),
         }
@@ -54,7 +57,8 @@ impl Governor {
 
     /// Time until the next reading.
     pub fn rest(&self) -> Duration {
-        LOOK.saturating_sub(Duration::from_nanos(monotonic_ns().saturating_sub(self.looked_ns)))
+        let look = if self.is_calm { CALM_LOOK } else { LOOK };
+        look.saturating_sub(Duration::from_nanos(monotonic_ns().saturating_sub(self.looked_ns)))
     }
 
     /// Returns an error once. The governor does nothing after it.
@@ -87,6 +91,8 @@ impl Governor {
             return Ok(());
         }
         let decisions = self.policy.decide(now, elapsed, &hits);
+        self.is_calm =
+            decisions.is_empty() && self.draining.is_empty() && self.policy.is_calm(elapsed, &hits);
         self.begin_interval(&spent, overhead);
         self.begin_interval_of_stacks(&stacks, overhead);
         // Hits from here on belong to the next interval, also those while hooks are changed, which takes a while. If

@@ -112,6 +112,13 @@ impl Policy {
         elapsed_ns >= INTERVAL_NS || threads.first().is_some_and(|worst| worst.share >= self.budget)
     }
 
+    /// True if nothing is given up, and no thread is near its budget.
+    pub fn is_calm(&self, elapsed_ns: u64, hits: &[Hits]) -> bool {
+        let is_small = |worst: &Thread| worst.share <= self.budget * AIM;
+        self.functions.values().all(|function| !function.given_up)
+            && self.threads(elapsed_ns, hits).first().is_none_or(is_small)
+    }
+
     /// What to do now. A decision takes effect only when `done` reports it.
     pub fn decide(&self, now_ns: u64, elapsed_ns: u64, hits: &[Hits]) -> Vec<Decision> {
         let threads = self.threads(elapsed_ns, hits);

@@ -128,6 +128,16 @@ fn a_hot_loop_is_not_left_for_an_interval() {
     assert!(policy.is_due(INTERVAL_NS, &[]));
 }
 
+#[test]
+fn it_is_calm_while_no_thread_is_near_the_budget() {
+    let mut policy = policy();
+    assert!(policy.is_calm(INTERVAL_NS, &[]));
+    assert!(policy.is_calm(INTERVAL_NS, &[hits(7, LAUNCH, 2_900), hits(8, LAUNCH, 2_900)]));
+    assert!(!policy.is_calm(INTERVAL_NS, &[hits(7, LAUNCH, 3_100)]));
+    decide(&mut policy, 0, &[hits(7, DEVICE, 50_000)]);
+    assert!(!policy.is_calm(INTERVAL_NS, &[]), "a function is given up");
+}
+
 fn all_given_up() -> Policy {
     let mut policy = policy();
     assert_eq!(decide(&mut policy, 0, &[LAUNCH, EVENT, DEVICE].map(|id| hits(7, id, 100_000))).len(), 3);
