@@ -223,7 +223,8 @@ impl Worker {
             match round {
                 Round::Busy => {}
                 Round::Waits => self.lines.stacks.wait(PAUSE),
-                Round::Idle => std::thread::sleep(self.pause.time()),
+                // A watch may end it.
+                Round::Idle => std::thread::park_timeout(self.pause.time()),
             }
         }
         self.finish()

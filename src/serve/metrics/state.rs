@@ -3,8 +3,9 @@
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, Thread};
 use std::time::SystemTime;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -37,11 +38,16 @@ struct Request {
 }
 
 #[derive(Clone)]
-pub struct Asker(Sender<Request>);
+pub struct Asker {
+    requests: Sender<Request>,
+    /// The thread that empties the rings: it may be in a pause.
+    worker: Arc<OnceLock<Thread>>,
+}
 
 /// Answers requests, on the thread that empties the rings.
 pub struct Teller {
     requests: Receiver<Request>,
+    worker: Arc<OnceLock<Thread>>,
     start: SystemTime,
     /// Gets the last copy, at the end of the recording.
     pub last: Option<Sender<Arc<State>>>,
@@ -50,7 +56,9 @@ pub struct Teller {
 
 pub fn channel(start: SystemTime) -> (Asker, Teller) {
     let (to, requests) = bounded(WAITING);
-    (Asker(to), Teller { requests, start, last: None, dropped: None })
+    let worker = Arc::<OnceLock<Thread>>::default();
+    let asker = Asker { requests: to, worker: worker.clone() };
+    (asker, Teller { requests, worker, start, last: None, dropped: None })
 }
 
 impl Asker {
@@ -58,7 +66,8 @@ impl Asker {
     pub fn ask(&self, wake: Option<&UnixStream>) -> Option<Receiver<Arc<State>>> {
         let (to, answer) = bounded(1);
         let wake = wake.and_then(|wake| wake.try_clone().ok());
-        self.0.try_send(Request { to, wake }).ok()?;
+        self.requests.try_send(Request { to, wake }).ok()?;
+        self.worker.get().map(Thread::unpark);
         Some(answer)
     }
 }
@@ -82,6 +91,7 @@ impl Teller {
 
 impl Watch for Teller {
     fn is_due(&self) -> bool {
+        self.worker.get_or_init(thread::current);
         !self.requests.is_empty()
     }
 
