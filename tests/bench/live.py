@@ -1,4 +1,4 @@
-"""What the recorder costs that always runs: `--all --budget 2 --metrics --last 60s`. In: callers at a rate, 200
+"""What the recorder costs that always runs: `--all --budget 2 --metrics --last`. In: callers at a rate, 200
 processes at once. Out: samples and figures; (m).
 
 All CUDA programs of the machine are recorded: what else calls CUDA meanwhile is in these figures.
@@ -23,13 +23,13 @@ PROCESSES, SCRAPES = 200, 60
 class AlwaysOn(Recorder):
     """The recorder as a unit of a machine runs it, once its metrics are served."""
 
-    def __init__(self, bench, *more):
+    def __init__(self, bench, *more, last="60s"):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.dumps = bench.folder / "dumps"
         self.dumps.mkdir(exist_ok=True)
-        options = ["-q", "--all", "--budget", "2", "--metrics", self.port, "--last", "60s", *more]
+        options = ["-q", "--all", "--budget", "2", "--metrics", self.port, "--last", last, *more]
         super().__init__(bench, [*options, "-o", self.dumps / "live.jsonl.zst"])
         limit = time.monotonic() + 30
         while self.process.poll() is None and time.monotonic() < limit:
@@ -55,6 +55,11 @@ class AlwaysOn(Recorder):
     def end(self):
         self.process.terminate()
         self.finish()
+
+
+def always_on(bench):
+    """What leaves the part that is kept is read once more: with so short a part that is in the figures."""
+    return AlwaysOn(bench, last=f"{SETTLE}s")
 
 
 def budget_alone(bench):
@@ -86,7 +91,7 @@ def at_rate(bench, programs, rate, recorder):
 @part("live", "(m) the recorder that always runs: its CPU and memory, its target, a scrape; six minutes", 3)
 def live(bench):
     programs = Programs(bench)
-    tools = {NOTHING: lambda: None, BUDGET: lambda: budget_alone(bench), ALWAYS_ON: lambda: AlwaysOn(bench)}
+    tools = {NOTHING: lambda: None, BUDGET: lambda: budget_alone(bench), ALWAYS_ON: lambda: always_on(bench)}
     for number in bench.each_round():
         for rate in RATES:
             for tool in bench.in_turn(number, list(tools)):
