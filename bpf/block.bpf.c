@@ -49,6 +49,40 @@ struct {
 	__type(value, struct gpurec_site);
 } sites SEC(".maps");
 
+#if defined(__TARGET_ARCH_x86)
+/* In assembly, because the compiler would make one read of all these, and the verifier allows reads from the context
+ * only at fixed places. */
+#define SAVED(at)                                                                          \
+	case at:                                                                           \
+		__asm__ volatile("%0 = *(u64 *)(%1 + " #at ")" : "=r"(value) : "r"(regs)); \
+		break
+
+/* Without a helper: with one for each argument, a hit with four arguments took 70 ns longer. */
+static __always_inline u64 register_at(struct pt_regs *regs, u16 at)
+{
+	u64 value = 0;
+
+	switch (at) {
+		SAVED(0);
+		SAVED(8);
+		SAVED(16);
+		SAVED(24);
+		SAVED(32);
+		SAVED(40);
+		SAVED(48);
+		SAVED(56);
+		SAVED(64);
+		SAVED(72);
+		SAVED(80);
+		SAVED(88);
+		SAVED(96);
+		SAVED(104);
+		SAVED(112);
+		SAVED(152);
+	}
+	return value;
+}
+#else
 static __always_inline u64 register_at(struct pt_regs *regs, u16 at)
 {
 	u64 value = 0;
@@ -57,6 +91,7 @@ static __always_inline u64 register_at(struct pt_regs *regs, u16 at)
 		bpf_probe_read_kernel(&value, sizeof(value), (void *)regs + at);
 	return value;
 }
+#endif
 
 /* Returns whether the argument could be read. No read waits for a page (capture.h). */
 static __noinline bool read_argument(struct pt_regs *regs, const struct gpurec_argument *argument, u64 *to)

@@ -183,6 +183,7 @@ impl Base {
         let mut open = self.open(bytes, "block", &self.config, Some(cuda), |_| true)?;
         for mut program in open.progs_mut().filter(|_| !backend.is_single()) {
             program.set_attach_type(ProgramAttachType::from(BPF_TRACE_UPROBE_MULTI));
+            program.set_flags(libbpf_rs::libbpf_sys::BPF_F_SLEEPABLE);
         }
         open.load().context(KernelRefused("gpurec's program of PyTorch's blocks".to_owned()))
     }
