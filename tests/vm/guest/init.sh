@@ -1,7 +1,8 @@
 #!/bin/busybox sh
 # What runs first inside a machine of scripts/vm, as /init of its initramfs. In: the folder that the machine shares with
 # who started it (settings, script, files, driver). Out: guest/rest.sh goes on, in the initramfs or, if the machine is to
-# have the userland of its host, in that: all files of the host, read only, under a layer that goes with the machine.
+# have the userland of its host, in that: all files of the host, read only, under a layer that goes with the machine. A
+# machine that is to boot Debian does so by guest/debian.sh.
 /bin/busybox --install -s /bin
 export PATH=/bin:/vm HOME=/root TMPDIR=/tmp
 mkdir -p /proc /sys /dev /host /etc
@@ -18,11 +19,13 @@ ip link set lo up
 for module in /modules/*; do insmod "$module"; done
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 host /host || reboot -f
 . /host/in/settings
-if [ "$USERLAND" != yes ]; then
+if [ "$USERLAND" = no ]; then
     echo 'root:x:0:0:root:/root:/bin/sh' > /etc/passwd
     cp -a /host/in/root/. /
     exec /rest.sh
 fi
+
+if [ "$USERLAND" = debian ]; then . /debian.sh; fi
 
 mkdir /lower /layer /new
 # Nobody changes a file of the host while a machine has it: what was read once is not asked for again.

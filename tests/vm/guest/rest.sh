@@ -2,11 +2,12 @@
 # What guest/init.sh goes on with: the stand-in driver, the script, and what both left, brought out. In: /host. Out:
 # /host/out, and the script's status in /host/status. The machine ends with it.
 . /host/in/settings
-if [ "$USERLAND" = yes ]; then PATH=/.vm/bin; fi
+if [ "$USERLAND" != no ]; then PATH=/.vm/bin; fi
 mkdir -p /root /tmp /out /vm
 for where in /out /vm; do mount -t tmpfs -o mode=1777 tmpfs $where; done
 # What was built may lie in the host's /tmp.
 if [ "$USERLAND" != yes ]; then mount -t tmpfs -o mode=1777 tmpfs /tmp; fi
+if [ "$USERLAND" = debian ]; then PATH=/usr/sbin:/usr/bin:/.vm/bin; fi
 chmod 755 /vm
 cp -a /host/in/files/. /vm/
 if [ "$DRIVER" != none ]; then
