@@ -53,7 +53,7 @@ use crate::process::proc;
 use crate::process::rights;
 use crate::process::signals::{self, Mode, Recording, Signals, on_signal};
 use crate::ring::Ring;
-use crate::serve::metrics;
+use crate::serve::{metrics, ready};
 use gpurec_analysis as analysis;
 use gpurec_cuda as cuda;
 use recorder::{Recorder, Sources, prepared, start_recorder, status};
@@ -202,6 +202,7 @@ pub fn run(config: &Config) -> Result<u8> {
         None if attached.is_empty() => Targets::All,
         None => Targets::Pids(attached),
     };
+    session.report_ready();
     let why = session.wait(&recorder, &mut signals)?;
     // A slow detach or a slow disk may block this thread from here on: signals get a thread of their own.
     let leave = session.watch_signals(signals, &why, recorder.state.clone())?;
@@ -253,6 +254,17 @@ impl Session<'_> {
             if recorder.writer.as_ref().is_some_and(Writer::has_failed) || recorder.worker.is_finished() {
                 return Ok(EndCause::WriteFailed);
             }
+        }
+    }
+
+    /// The recording works without a service manager that knows of it.
+    fn report_ready(&mut self) {
+        if matches!(self.targets, Targets::Command(_)) {
+            return;
+        }
+        if let Err(error) = ready::report() {
+            self.screen
+                .line(&format!("gpurec cannot report to systemd that it is ready: NOTIFY_SOCKET: {error}"));
         }
     }
 

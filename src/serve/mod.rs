@@ -1,4 +1,6 @@
-//! What a recording serves while it runs. In: its lines and figures. Out: dumps of the flight recorder; metrics.
+//! What a recording serves while it runs. In: its lines and figures. Out: dumps of the flight recorder; metrics; a word to
+//! systemd.
 
 pub mod flight;
 pub mod metrics;
+pub mod ready;

@@ -1,0 +1,49 @@
+//! Reports to systemd that a recording has begun, as sd_notify(3) does, so that a unit of `Type=notify` is active once
+//! its hooks are in place. In: NOTIFY_SOCKET from the environment. Out: one datagram.
+//! Not here: when a recording has begun. A recorded command inherits the variable and may be the service itself, so a
+//! recording of a command reports nothing.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Does nothing where no service manager waits for it.
+pub fn report() -> io::Result<()> {
+    match std::env::var_os("NOTIFY_SOCKET") {
+        Some(name) => send(&name),
+        None => Ok(()),
+    }
+}
+
+fn send(name: &OsStr) -> io::Result<()> {
+    let address = match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(name)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receives(socket: &UnixDatagram, name: &str) {
+        send(OsStr::new(name)).unwrap();
+        let mut text = [0; 32];
+        let length = socket.recv(&mut text).unwrap();
+        assert_eq!(&text[..length], b"READY=1");
+    }
+
+    #[test]
+    fn a_socket_has_a_path_or_an_abstract_name() {
+        let name = format!("gpurec-ready-{}", std::process::id());
+        let path = std::env::temp_dir().join(&name);
+        receives(&UnixDatagram::bind(&path).unwrap(), path.to_str().unwrap());
+        std::fs::remove_file(&path).unwrap();
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        receives(&UnixDatagram::bind_addr(&address).unwrap(), &format!("@{name}"));
+        assert!(send(OsStr::new(&path)).is_err());
+    }
+}
