@@ -6,9 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the bottom to the top.
-const LAYERS: [&str; 20] = [
-    "clock", "wire", "ui", "errno", "ring", "process", "nvml", "host", "gpu", "stacks", "files", "output",
-    "probe", "pipeline", "overhead", "serve", "record", "demo", "doctor", "cli",
+const LAYERS: [&str; 21] = [
+    "names", "clock", "wire", "ui", "errno", "ring", "process", "nvml", "host", "gpu", "stacks", "files",
+    "output", "probe", "pipeline", "overhead", "serve", "record", "demo", "doctor", "cli",
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

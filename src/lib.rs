@@ -21,6 +21,7 @@ mod gpu;
 mod host;
 #[cfg(test)]
 mod layers;
+mod names;
 mod nvml;
 #[cfg(fuzzing)]
 pub mod output;
@@ -59,6 +60,7 @@ use process::rights;
 
 /// The program.
 pub fn main() -> ExitCode {
+    names::load_no_modules();
     let inherited = launch::inherited_fds();
     match cli::parse().and_then(|task| perform(task, inherited)) {
         Ok(status) => status.into(),

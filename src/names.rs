@@ -1,0 +1,24 @@
+//! Names of users and hosts in a static binary. In: nothing. Out: the C library looks them up in files and by DNS alone.
+//!
+//! For other sources (nsswitch.conf: systemd, sss, ldap) the C library loads modules, and with them the machine's own C
+//! library, which crashes in a static program of another version. So a static binary does not know users that are in no
+//! file: they have their number, and the groups that sudo names.
+
+/// Call this before the first look-up, while there is one thread.
+#[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+pub fn load_no_modules() {
+    unsafe extern "C" {
+        fn __nss_configure_lookup(database: *const libc::c_char, sources: *const libc::c_char)
+        -> libc::c_int;
+    }
+    for (database, sources) in
+        [(c"passwd", c"files"), (c"group", c"files"), (c"initgroups", c"files"), (c"hosts", c"files dns")]
+    {
+        // SAFETY: two terminated strings, which the C library copies. It fails for a name that it does not know.
+        unsafe { __nss_configure_lookup(database.as_ptr(), sources.as_ptr()) };
+    }
+}
+
+/// A dynamic binary runs with the machine's own C library, which can load its own modules.
+#[cfg(not(all(target_env = "gnu", target_feature = "crt-static")))]
+pub fn load_no_modules() {}
