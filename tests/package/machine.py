@@ -1,0 +1,77 @@
+"""The life of the package in a clean Debian with systemd, in a machine of scripts/vm: installed, started, scraped,
+upgraded, removed, purged (guest.sh); and the container image with what the DaemonSet gives it.
+
+    PYTHONPATH=tests GPUREC_DEMO=target/debug/build/gpurec-…/out/demo python3 -B -m unittest package.machine
+
+GPUREC_DEMO is the folder with the stand-in CUDA libraries and the program that uses them. GPUREC_STATIC names a static
+binary; without it scripts/package builds one. GPUREC_TEST_DEBIAN is another release of Debian than trixie.
+"""
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from package import packages
+from package.packages import ROOT, Image, read, run
+
+# The release, and its kernel.
+RELEASES = {"trixie": "trixie/6.12", "bookworm": "6.1"}
+MORE = "0.1.999"
+
+
+class Life(unittest.TestCase):
+    def setUp(self):
+        if not shutil.which("qemu-system-x86_64"):
+            packages.skip(self, "qemu-system-x86_64 is missing: scripts/vm --kernel 6.12 --prepare installs it")
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.files = os.path.join(self.folder, "files")
+        os.mkdir(self.files)
+
+    def put_packages(self):
+        binary = os.environ.get("GPUREC_STATIC")
+        given = ["--binary", binary] if binary else []
+        deb, image = packages.make(os.path.join(self.folder, "one"), "deb", "image", *given)
+        (later,) = packages.make(os.path.join(self.folder, "two"), "deb", "--version", MORE, *given)
+        shutil.copy(deb, os.path.join(self.files, "one.deb"))
+        shutil.copy(later, os.path.join(self.files, "two.deb"))
+        image = Image(image)
+        for layer in image.layers():
+            layer.extractall(os.path.join(self.files, "image"), filter="data")
+        return image.config["config"]
+
+    def put_script(self, config):
+        """The script, with the capabilities and the command of the container."""
+        names = packages.unit()["CapabilityBoundingSet"].lower().replace("cap_", "").split()
+        command = config["Entrypoint"] + config["Cmd"]
+        with open(os.path.join(self.files, "guest.sh"), "w", encoding="utf-8") as file:
+            file.write(f"CAPABILITIES={''.join(',+' + name for name in names)}\n")
+            file.write(f"COMMAND=({shlex.join(command)})\n" + read(ROOT, "tests", "package", "guest.sh"))
+        script = os.path.join(self.folder, "script")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write("exec bash /vm/guest.sh\n")
+        return script
+
+    def test_the_package_lives_and_leaves_nothing(self):
+        for name in ("libcuda.so.1", "libcudart.so.13", "program"):
+            shutil.copy(os.path.join(os.environ["GPUREC_DEMO"], name), self.files)
+        script = self.put_script(self.put_packages())
+        debian = os.environ.get("GPUREC_TEST_DEBIAN", "trixie")
+        done = subprocess.run(
+            [os.path.join(ROOT, "scripts", "vm"), "--kernel", RELEASES[debian], "--driver", "none", "--debian", debian,
+             "--timeout", "600", "--files", self.files, "--script", script, "--out", os.path.join(self.folder, "out")],
+            capture_output=True, text=True)
+        sys.stderr.write(done.stdout)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"passed\n\Z")
+        self.assertNotIn("logged an error", done.stderr)
+        exposure = re.search(r"exposure level for gpurec.service: ([0-9.]+)", done.stdout)
+        self.assertLessEqual(float(exposure.group(1)), 3.0)
+
+
+if __name__ == "__main__":
+    unittest.main()
