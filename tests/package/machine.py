@@ -8,7 +8,6 @@ binary; without it scripts/package builds one. GPUREC_TEST_DEBIAN is another rel
 """
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import tempfile
 import unittest
 
 from package import packages
-from package.packages import ROOT, Image, read, run
+from package.packages import ROOT, Image, read
 
 # The release, and its kernel.
 RELEASES = {"trixie": "trixie/6.12", "bookworm": "6.1"}
@@ -46,11 +45,10 @@ class Life(unittest.TestCase):
 
     def put_script(self, config):
         """The script, with the capabilities and the command of the container."""
-        names = packages.unit()["CapabilityBoundingSet"].lower().replace("cap_", "").split()
-        command = config["Entrypoint"] + config["Cmd"]
+        capabilities = packages.unit()["CapabilityBoundingSet"]
+        command = " ".join(config["Entrypoint"] + config["Cmd"])
         with open(os.path.join(self.files, "guest.sh"), "w", encoding="utf-8") as file:
-            file.write(f"CAPABILITIES={''.join(',+' + name for name in names)}\n")
-            file.write(f"COMMAND=({shlex.join(command)})\n" + read(ROOT, "tests", "package", "guest.sh"))
+            file.write(f"CAPABILITIES='{capabilities}'\nCOMMAND='{command}'\n" + read(ROOT, "tests", "package", "guest.sh"))
         script = os.path.join(self.folder, "script")
         with open(script, "w", encoding="utf-8") as file:
             file.write("exec bash /vm/guest.sh\n")
