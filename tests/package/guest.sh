@@ -39,6 +39,7 @@ stand_in() {
         env LD_LIBRARY_PATH=/vm STANDIN_KERNEL_US=20000 /vm/program --loops 1000000
 }
 launches() { get "$1" /metrics | grep -E '^gpurec_launches_total\{.*comm="program".*\} [1-9]'; }
+devices() { get "$1" /metrics | grep '^gpurec_device_used_bytes'; }
 dumped() { compgen -G "/var/lib/gpurec/node-*-$1.jsonl.zst"; }
 
 chmod 755 /vm /vm/program
@@ -74,12 +75,17 @@ within 60 dumped exit || die "no dump of a program that was killed"
 
 step "upgrade"
 sed -i 's/127.0.0.1:9400/127.0.0.1:9401/' /etc/default/gpurec
+# The later service finds the stand-in for NVML.
+mkdir -p /run/systemd/system/gpurec.service.d
+printf '[Service]\nEnvironment=LD_LIBRARY_PATH=/vm\n' > /run/systemd/system/gpurec.service.d/nvml.conf
 kept=$(ls /var/lib/gpurec/*dump*.zst /var/lib/gpurec/*exit*.zst)
 sha256sum $kept > /tmp/kept
 dpkg -i /vm/two.deb < /dev/null || die "dpkg -i of a later version"
 systemctl is-active -q gpurec || die "the service is not active after the upgrade"
 [[ $(systemctl show -P MainPID gpurec) -ne $pid ]] || die "the service was not started again"
 get 9401 /metrics | grep -q '^gpurec_launches_total' || die "the edited /etc/default/gpurec is not in force"
+within 20 devices 9401 || die "no figures of NVML in the metrics"
+rm -r /run/systemd/system/gpurec.service.d
 sha256sum -c --quiet /tmp/kept || die "the upgrade lost dumps"
 dumped end || die "the recorder of the former version wrote no last dump"
 

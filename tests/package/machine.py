@@ -19,7 +19,24 @@ from package.packages import ROOT, Image, read
 
 # The release, and its kernel.
 RELEASES = {"trixie": "trixie/6.12", "bookworm": "6.1"}
-MORE = "0.1.999"
+LATER = "99.0.0"
+
+
+def static(out, *words):
+    """Packages of a static binary."""
+    binary = os.environ.get("GPUREC_STATIC")
+    return packages.make(out, *words, *(["--binary", binary] if binary else []))
+
+
+class Lint(unittest.TestCase):
+    def test_lintian_finds_no_error(self):
+        if not shutil.which("lintian"):
+            packages.skip(self, "lintian is missing")
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        (deb,) = static(folder, "deb")
+        done = subprocess.run(["lintian", "--fail-on", "error", deb], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 class Life(unittest.TestCase):
@@ -32,10 +49,8 @@ class Life(unittest.TestCase):
         os.mkdir(self.files)
 
     def put_packages(self):
-        binary = os.environ.get("GPUREC_STATIC")
-        given = ["--binary", binary] if binary else []
-        deb, image = packages.make(os.path.join(self.folder, "one"), "deb", "image", *given)
-        (later,) = packages.make(os.path.join(self.folder, "two"), "deb", "--version", MORE, *given)
+        deb, image = static(os.path.join(self.folder, "one"), "deb", "image")
+        (later,) = static(os.path.join(self.folder, "two"), "deb", "--version", LATER)
         shutil.copy(deb, os.path.join(self.files, "one.deb"))
         shutil.copy(later, os.path.join(self.files, "two.deb"))
         image = Image(image)
@@ -55,7 +70,7 @@ class Life(unittest.TestCase):
         return script
 
     def test_the_package_lives_and_leaves_nothing(self):
-        for name in ("libcuda.so.1", "libcudart.so.13", "program"):
+        for name in ("libcuda.so.1", "libcudart.so.13", "libnvidia-ml.so.1", "program"):
             shutil.copy(os.path.join(os.environ["GPUREC_DEMO"], name), self.files)
         script = self.put_script(self.put_packages())
         debian = os.environ.get("GPUREC_TEST_DEBIAN", "trixie")
