@@ -76,7 +76,7 @@ class Life(unittest.TestCase):
         debian = os.environ.get("GPUREC_TEST_DEBIAN", "trixie")
         done = subprocess.run(
             [os.path.join(ROOT, "scripts", "vm"), "--kernel", RELEASES[debian], "--driver", "none", "--debian", debian,
-             "--timeout", "600", "--files", self.files, "--script", script, "--out", os.path.join(self.folder, "out")],
+             "--timeout", "1200", "--files", self.files, "--script", script, "--out", os.path.join(self.folder, "out")],
             capture_output=True, text=True)
         sys.stderr.write(done.stdout)
         self.assertEqual(done.returncode, 0, done.stderr)
