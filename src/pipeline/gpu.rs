@@ -4,11 +4,10 @@
 //! A record is staged with the time at which it was read. When the records of the hooks are complete up to that time, the
 //! call that submitted the work is known, and mostly its end too.
 
-mod account;
-
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::account::{self, Ended};
 use super::sink::Lines;
 use crate::clock::monotonic_ns;
 use crate::gpu::cupti::{self, Activity};
@@ -20,9 +19,6 @@ use gpurec_cuda::semantics::kernel_name;
 use gpurec_trace::bounds::BytesLeft;
 use gpurec_trace::hash::Map;
 use gpurec_trace::{GpuAccount, GpuSource};
-
-use account::Ended;
-pub use account::Totals;
 
 /// The most staged records. Beyond them the rings are left alone, which have room of their own.
 const MOST_STAGED: usize = 1 << 17;
@@ -237,7 +233,7 @@ impl Gpu {
             program: Some(lines.gpu.program_at(process.pid, process.since)),
             ..process.ended(process.ring.facts(), false)
         }));
-        GpuAccount { overhead: self.overheads.figures(), ..lines.gpu_totals.account(&all, lines, true) }
+        GpuAccount { overhead: self.overheads.figures(), ..account_of(&all, lines, true) }
     }
 
     /// The end of the recording: everything that the rings have.
@@ -264,7 +260,12 @@ impl Gpu {
 /// The account of what the tap has seen so far, where no library was loaded.
 pub fn tapped(lines: &Lines) -> Option<GpuAccount> {
     lines.gpu.everyone.then_some(()).or((lines.tapping.records > 0).then_some(()))?;
-    Some(lines.gpu_totals.account(&[], lines, false))
+    Some(account_of(&[], lines, false))
+}
+
+fn account_of(ended: &[Ended], lines: &Lines, is_lane: bool) -> GpuAccount {
+    let of_tap = [("unread", lines.tapping.unread), ("other_clock", lines.tapping.other_clock)];
+    lines.gpu_totals.account(ended, &lines.gpu, of_tap, is_lane)
 }
 
 /// The same of programs with no library: what the tap has seen of them.

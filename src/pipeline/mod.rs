@@ -4,6 +4,7 @@
 //! ring → decode → order → pair → sink; each is a file here. The first does I/O, the last writes; the three between
 //! are pure and can be fed from a file of records. Not here: libbpf, any action on a process.
 
+mod account;
 mod beneath;
 mod blocks;
 mod call_parts;

@@ -13,12 +13,12 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
+use super::account::Totals;
 use super::beneath::Below;
 use super::blocks::Blocks;
 use super::call_parts::CallParts;
 use super::call_stacks::CallStacks;
 use super::decode::{Captured, Item, What};
-use super::gpu::Totals;
 use super::handoff::Handoff;
 use super::observer::{Alarms, Rows};
 use super::pair::{Open, Outcome, Sink};

@@ -1,9 +1,8 @@
 //! The account of GPU work: three counts, and every difference by its reason. In: each program's counts, and what the rings
 //! of its processes said. Out: their sums. Programs that have ended are added up and forgotten. Pure.
 
-use crate::gpu::join::{Account, Program};
+use crate::gpu::join::{Account, Join, Program};
 use crate::gpu::ring::{Facts, class, state};
-use crate::pipeline::sink::Lines;
 use gpurec_trace::{GpuAccount, GpuReason};
 
 /// What a process's ring said at its end.
@@ -52,16 +51,21 @@ impl Totals {
         }
     }
 
-    /// With the programs that are still known.
-    pub(super) fn account(&self, ended: &[Ended], lines: &Lines, is_lane: bool) -> GpuAccount {
+    /// With the programs that are still known. `of_tap`: reasons that only the tap knows.
+    pub(super) fn account(
+        &self,
+        ended: &[Ended],
+        join: &Join,
+        of_tap: [(&'static str, u64); 2],
+        is_lane: bool,
+    ) -> GpuAccount {
         let mut all = self.clone();
-        let mut programs: Vec<Program> = lines.gpu.programs().collect();
+        let mut programs: Vec<Program> = join.programs().collect();
         programs.sort_unstable();
         for program in programs {
-            all.add(&lines.gpu.account(program), &of(ended, program), is_lane);
+            all.add(&join.account(program), &of(ended, program), is_lane);
         }
-        all.because("unread", lines.tapping.unread);
-        all.because("other_clock", lines.tapping.other_clock);
+        of_tap.into_iter().for_each(|(code, count)| all.because(code, count));
         let known = all.reasons.into_iter().filter(|(_, count)| *count > 0);
         let reasons = known.map(|(code, count)| GpuReason { code: code.to_owned(), count }).collect();
         GpuAccount { reasons, ..all.sum }
