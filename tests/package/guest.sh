@@ -85,6 +85,7 @@ systemctl is-active -q gpurec || die "the service is not active after the upgrad
 get 9401 /metrics | grep -q '^gpurec_launches_total' || die "the edited /etc/default/gpurec is not in force"
 within 60 devices 9401 || die "no figures of NVML in the metrics"
 rm -r /run/systemd/system/gpurec.service.d
+systemctl daemon-reload
 sha256sum -c --quiet /tmp/kept || die "the upgrade lost dumps"
 dumped end || die "the recorder of the former version wrote no last dump"
 
