@@ -1,5 +1,5 @@
-//! What a recording serves while it runs. In: its lines and figures. Out: dumps of the flight recorder; metrics; a word to
-//! systemd.
+//! What a recording serves while it runs. In: its lines and figures. Out: dumps of the flight recorder; metrics; the
+//! report to systemd that a recording has begun.
 
 pub mod flight;
 pub mod metrics;

@@ -1,5 +1,5 @@
-# Part of tests/package/machine.py: the life of the package in a clean Debian with systemd, as root in a machine of
-# scripts/vm. In /vm: one.deb and two.deb, a later version; image/, the root folder of the container image; the stand-in
+# Part of tests/package/machine.py: installs, starts, scrapes, upgrades, removes and purges the package in a clean Debian
+# with systemd, as root in a machine of scripts/vm. In /vm: one.deb and two.deb, a later version; image/, the root folder of the container image; the stand-in
 # CUDA libraries and a program that uses them. Out: a line for each step; the first that fails ends the script with
 # status 1. /out/before and /out/after list the files of the machine.
 
@@ -27,7 +27,8 @@ within() {
     done
 }
 
-# Not compared: what logs, caches and the clock leave, and dpkg's own lists, less those of this package.
+# Lists the files of the machine, without logs, caches, state of timers, and dpkg's database. dpkg's files of each package
+# (/var/lib/dpkg/info) are in the list.
 files() {
     find / -xdev \( -path /var/log -o -path /var/cache -o -path /var/tmp -o -path /root \) -prune -o -printf '%y %m %U %p\n' |
         grep -vE ' /var/lib/dpkg/(status|available|lock|triggers|updates)|/var/lib/systemd/(timers|timesync|random-seed)' |
@@ -100,7 +101,7 @@ step "purge"
 dpkg --purge gpurec || die "dpkg --purge"
 systemctl daemon-reload
 files > /out/after
-diff /out/before /out/after || die "purge leaves files, or takes others"
+diff /out/before /out/after || die "purge leaves files, or removes files that are not its own"
 systemctl list-unit-files gpurec.service | grep -q '^gpurec' && die "the unit is still known"
 getent passwd gpurec && die "a user is left"
 

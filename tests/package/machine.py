@@ -1,5 +1,5 @@
-"""The life of the package in a clean Debian with systemd, in a machine of scripts/vm: installed, started, scraped,
-upgraded, removed, purged (guest.sh); and the container image with what the DaemonSet gives it.
+"""Installs, starts, scrapes, upgrades, removes and purges the package in a clean Debian with systemd, in a machine of
+scripts/vm (guest.sh). Then starts the container image there, with the capabilities of the DaemonSet.
 
     PYTHONPATH=tests GPUREC_DEMO=target/debug/build/gpurec-…/out/demo python3 -B -m unittest package.machine
 

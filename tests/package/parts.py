@@ -21,7 +21,7 @@ try:
 except ImportError:
     yaml = None
 
-# Fast, and no smaller than it must be.
+# Without compression, which takes most of the time.
 QUICK = {"DPKG_DEB_COMPRESSOR_LEVEL": "0"}
 
 
