@@ -204,7 +204,7 @@ impl Join {
         }
     }
 
-    /// Forgets the older half, except of processes that run another program now.
+    /// Drops the older half, but keeps a process that runs another program now.
     fn forget_ends(&mut self) {
         let mut last: Vec<u64> = self.ends.values().filter_map(|ends| ends.times.back().copied()).collect();
         let middle = last.len() / 2;
@@ -217,8 +217,8 @@ impl Join {
         });
     }
 
-    /// The accounts of programs that ended before a time. They are forgotten, unless something of them may still come
-    /// (`is_open`, which gets the time of the end).
+    /// Removes the programs that ended before a time, and returns their accounts. A program stays while `is_open`, which
+    /// gets the time of its end, says that records of it may still come.
     pub fn close(
         &mut self,
         before: u64,
@@ -239,7 +239,7 @@ impl Join {
         closed
     }
 
-    /// Records of calls whose thread will not be known.
+    /// Counts records of calls whose thread stays unknown.
     fn give_up_unnamed(&mut self, of: Program, each: &mut dyn FnMut(Joined)) {
         let process = self.processes.get_mut(&of);
         let calls = process.map(|process| std::mem::take(&mut process.unnamed)).unwrap_or_default();

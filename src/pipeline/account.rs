@@ -1,5 +1,5 @@
 //! The account of GPU work: three counts, and every difference by its reason. In: each program's counts, and what the rings
-//! of its processes said. Out: their sums. Programs that have ended are added up and forgotten. Pure.
+//! of its processes said. Out: their sums, also of programs that have ended and are no longer known one by one. Pure.
 
 use crate::gpu::join::{Account, Join, Program};
 use crate::gpu::ring::{Facts, class, state};
@@ -51,7 +51,8 @@ impl Totals {
         }
     }
 
-    /// With the programs that are still known. `of_tap`: reasons that only the tap knows.
+    /// The sums so far, with those of the programs that still have accounts of their own. `of_tap`: reasons that only
+    /// the tap knows.
     pub(super) fn account(
         &self,
         ended: &[Ended],

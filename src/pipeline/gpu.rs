@@ -24,7 +24,7 @@ use gpurec_trace::{GpuAccount, GpuSource};
 const MOST_STAGED: usize = 1 << 17;
 /// The most records read from one ring before the next ring's turn: few, so that they are written while in the cache.
 const PART: usize = 2 << 10;
-/// How long after a program's end its account is closed: later than work waits for the record of its call.
+/// How long after a program's end its account is closed. Work waits for the record of its call for half as long.
 const CLOSED_AFTER_NS: u64 = 10_000_000_000;
 /// Bytes of the kernels' names of one process.
 const NAMES: usize = 4 << 20;
@@ -207,7 +207,7 @@ impl Gpu {
         self.close_accounts(complete_to, lines);
     }
 
-    /// Adds up programs that have ended, and forgets them: programs come and go for weeks.
+    /// Adds the accounts of ended programs to the totals and drops the programs: a recorder may see millions in weeks.
     fn close_accounts(&mut self, complete_to: u64, lines: &mut Lines) {
         let (processes, ended) = (&self.processes, &self.ended);
         let is_open = |program: Program, at: u64| {
@@ -268,7 +268,7 @@ fn account_of(ended: &[Ended], lines: &Lines, is_lane: bool) -> GpuAccount {
     lines.gpu_totals.account(ended, &lines.gpu, of_tap, is_lane)
 }
 
-/// The same of programs with no library: what the tap has seen of them.
+/// Closes the accounts of ended programs where no library was loaded and the tap alone has records.
 pub fn close_tapped(complete_to: u64, lines: &mut Lines) {
     let until = complete_to.saturating_sub(CLOSED_AFTER_NS);
     for (_, own) in lines.close_gpu_accounts(until, |_, _| false, GpuSource::Tap) {

@@ -1,10 +1,10 @@
 //! How long the thread that empties the rings waits between two rounds. In: the number of records of each round. Out: the
-//! pause. On a quiet machine its wake-ups are most of what a recorder costs. Pure.
+//! pause. On a quiet machine, most of the recorder's cost is that this thread wakes. Pure.
 
 use std::time::Duration;
 
 const SHORT: Duration = Duration::from_millis(2);
-/// What a burst leaves in a ring meanwhile is a few megabytes.
+/// In this time, a burst of calls fills a few megabytes of a ring.
 const LONG: Duration = Duration::from_millis(8);
 /// Rounds with few records before a pause is long.
 const CALM: u32 = 50;

@@ -30,7 +30,7 @@ pub struct Recent {
 }
 
 impl Recent {
-    /// The stops that ended after a time. None: the older of them were forgotten.
+    /// The stops that ended after a time. None: some of them are no longer known.
     pub fn since(&self, from: u64) -> Option<trace::Stops> {
         let later = self.stops.iter().filter(|(to, _)| *to > from);
         let sum = |all: trace::Stops, (to, ns): &(u64, u64)| trace::Stops {
@@ -78,7 +78,7 @@ impl Stops {
         later.map(|stop| stop.ns.min(stop.to.min(to).saturating_sub(stop.from.max(from)))).sum()
     }
 
-    /// The stops that are known one by one, with times since the start of the recording.
+    /// The latest stops, with times since the start of the recording.
     pub fn recent(&self, start: u64) -> Recent {
         let stops = self.recent.iter().map(|(to, ns)| (to.saturating_sub(start), *ns)).collect();
         Recent { stops, forgotten_to: self.forgotten_to.saturating_sub(start) }
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!((stops.all.count, stops.all.total_ns), (4, 1160));
         stops.gone(7);
         assert_eq!(stops.within(7, 0, 1000), 0);
-        // Of a part, each that ended in it, with what falls into it.
+        // A part has each stop that ended in it, with the time that falls into the part.
         let since = |from| stops.recent(50).since(from).map(|of| (of.count, of.total_ns));
         assert_eq!(since(0), Some((4, 100 + 50 + 10 + 950)));
         assert_eq!(since(300), Some((2, 10 + 650)));

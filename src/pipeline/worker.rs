@@ -108,7 +108,7 @@ pub struct Worker {
     pub watches: Vec<Box<dyn Watch>>,
     /// With --gpu.
     pub gpu: Option<Gpu>,
-    /// The account of its work, when nothing more comes.
+    /// The account of GPU work, once the recording is over.
     gpu_account: Option<trace::GpuAccount>,
     /// `clock` lines are written, even if no rank is known.
     pub writes_clocks: bool,
@@ -223,7 +223,7 @@ impl Worker {
             match round {
                 Round::Busy => {}
                 Round::Waits => self.lines.stacks.wait(PAUSE),
-                // A watch may end it.
+                // A watch may end the pause.
                 Round::Idle => std::thread::park_timeout(self.pause.time()),
             }
         }
@@ -321,7 +321,7 @@ impl Worker {
             gpu::close_tapped(now.min(released.to), &mut self.lines);
         }
         self.dump_what_is_due(now.min(released.to));
-        // Of GPU work there are other rings. With stacks, programs are read while they run.
+        // GPU work has rings of its own. With stacks, gpurec reads programs while they run.
         let is_awaited = self.pauses.is_some() || self.gpu.is_some() || self.lines.stacks.is_on();
         self.pause.after(records, is_awaited);
         match released.stopped {

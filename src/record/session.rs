@@ -223,7 +223,7 @@ impl Session<'_> {
         let tick = Duration::from_millis(TICK.into());
         let mut ticked = None;
         loop {
-            // --budget wakes this thread more often, and none of this has to be done as often as that.
+            // --budget wakes this thread more often than its housekeeping needs.
             let is_tick = ticked.is_none_or(|at: Instant| at.elapsed() >= tick);
             if is_tick {
                 // If this fails, BPF stops no more processes, and calls that this misses are reported.

@@ -1,8 +1,8 @@
 //! The stacks of a recording. In: functions and frames as BPF read them. Out: each distinct stack once, as a line of the
 //! trace, and the number by which calls refer to it. Pure. Not here: native symbols.
 //!
-//! What programs make gpurec remember is bounded: beyond the limits stacks are counted and left out. What a program made
-//! it remember is forgotten when the program ends: BPF's keys and numbers are of one program each.
+//! The memory for what programs send is bounded: beyond the limits stacks are counted and left out. The entries of a
+//! program go when it ends, because each of BPF's keys and numbers belongs to one program.
 
 use std::borrow::Cow;
 use std::hash::BuildHasher;
@@ -233,7 +233,7 @@ mod tests {
         let mut table = Table::default();
         let cut = |cut| Frames { calls: &[], python: &[], cut };
         for run in 0..1000u64 {
-            // Its number is used again; keys and codes are not.
+            // A PID is used again; keys and numbers of functions are not.
             let pid = (run % 7) as u32;
             table.add(&part(pid, run));
             let first = table.stack(pid, 3 * run, &cut(false)).unwrap();

@@ -139,7 +139,7 @@ impl Lines {
         ready.into_iter().for_each(|joined| self.gpu_line(joined, GpuSource::Tap));
     }
 
-    /// Programs that ended before a time, with their accounts; they are forgotten.
+    /// Closes the accounts of programs that ended before a time, and returns them.
     pub(in crate::pipeline) fn close_gpu_accounts(
         &mut self,
         before: u64,

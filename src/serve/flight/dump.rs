@@ -19,7 +19,7 @@ pub struct Ending {
     /// Why the recording is not complete so far.
     pub reasons: Vec<Reason>,
     pub stops: Recent,
-    /// Of the whole recording so far: a later part does not have it.
+    /// The account of the whole recording so far.
     pub gpu: Option<GpuAccount>,
 }
 
@@ -297,7 +297,7 @@ impl<W: Write> Dumper<W> {
         Ok(Written { out: self.out.into_inner()?, lines, from_ns, to_ns: ts_ns })
     }
 
-    /// Whether the period began with the recording: the line after the header is in it.
+    /// Whether the period began with the recording, so that it has the line after the header.
     fn is_whole(&self) -> bool {
         self.first == Some(1)
     }

@@ -355,7 +355,7 @@ fn recording(seed: u64, steps: u64) -> Recording {
     maker.to
 }
 
-/// gpurec stopped a process at the start, for this time.
+/// How long gpurec stopped a process at the start.
 const STOP_NS: u64 = 1_000_000;
 
 /// A dump of the lines from `evicted` to `end`, from `from_ns` on.
@@ -524,7 +524,7 @@ fn check(of: &Recording, evicted: usize, end: usize, from_ns: u64) {
     assert!(reader.notes().is_whole(), "{:?} {what}", reader.notes());
     let ended = ended.unwrap();
     assert!(ended.complete && ended.events + 1 == next, "{ended:?} {what}");
-    // The account is that of the whole recording. Stops are known one by one.
+    // The account is that of the whole recording, and the stops are those of the period.
     let is_whole = first_of(of, evicted, end, from_ns) <= 1;
     assert_eq!(ended.gpu.map(|account| account.launches), is_whole.then_some(7), "{what}");
     let stopped_ns = STOP_NS.saturating_sub(ended.dump.unwrap().from_ns);
