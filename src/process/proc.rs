@@ -160,7 +160,7 @@ pub fn about(pid: Pid) -> io::Result<Found> {
         tid: pid,
         comm,
         command: words(&command),
-        user: effective_uid(pid).ok().map(|uid| user_name(uid).unwrap_or_else(|| uid.to_string())),
+        user: user(pid),
         container: cgroup.as_deref().and_then(|cgroup| Owner::of(cgroup).container),
         cgroup,
         rank: rank_of(pid).and_then(|rank| rank.parse().ok()),
@@ -187,6 +187,11 @@ pub fn words(command: &[u8]) -> Vec<String> {
     let command = command.strip_suffix(&[0]).unwrap_or(command);
     let words = command.split(|byte| *byte == 0).filter(|_| !command.is_empty());
     words.map(|word| lossy(word).into_owned()).collect()
+}
+
+/// The user with whose rights a process runs: the name, or a number without one.
+pub fn user(pid: Pid) -> Option<String> {
+    effective_uid(pid).ok().map(|uid| user_name(uid).unwrap_or_else(|| uid.to_string()))
 }
 
 /// Reads only this machine's /etc/passwd, because other name services can be slow.

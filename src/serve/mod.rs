@@ -4,3 +4,4 @@
 pub mod flight;
 pub mod metrics;
 pub mod ready;
+pub mod state;

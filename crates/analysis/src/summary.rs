@@ -184,6 +184,7 @@ impl Summary {
                 self.transfers.add(transfer, self.took(transfer.begin), launches, site);
                 self.devices.moved(transfer);
                 self.of(transfer.pid).for_each(|sums| sums.copied(&transfer.direction, transfer.size));
+                self.measure_device(transfer.pid, transfer.on.device);
                 if let (Some(ns), "D2H") = (transfer.duration_ns, transfer.direction.as_ref()) {
                     self.waited((transfer.pid, transfer.tid), line.ts_ns.saturating_sub(ns), line.ts_ns);
                 }
@@ -270,7 +271,7 @@ impl Summary {
         paid.calls += 1;
         paid.stepped += u64::from(stepped);
         if let Some(usage) = &mut self.usage {
-            usage.called(begin.pid, line.ts_ns, traits.api, stepped);
+            usage.called((begin.pid, begin.tid), line.ts_ns, traits.api, stepped);
         }
         let launch = begin.launch.as_ref();
         if launch.is_some() {
@@ -336,7 +337,9 @@ impl Summary {
             Some(Role::GraphLaunch) if succeeded => {
                 self.figures.graph_launches += 1;
                 self.of(end.pid).for_each(|sums| sums.graph_launches += 1);
-                self.devices.launched(end.pid, open.as_ref().and_then(|open| self.device_of(open)), true);
+                let device = open.as_ref().and_then(|open| self.device_of(open));
+                self.devices.launched(end.pid, device, true);
+                self.measure_device(end.pid, device);
                 self.habits.launched(end.pid);
                 self.errors.launched(end.pid, end.tid, None);
             }
@@ -368,11 +371,9 @@ impl Summary {
         let Some(tally) = self.functions.get(function) else { return };
         let ns = end.duration_ns.unwrap_or(0);
         self.categories.add(tally.category, ns);
-        if let Some(usage) = &mut self.usage {
-            usage.of(end.pid).returned(tally.call_role, ns);
-        }
         let error = end.error.as_deref();
         let site = self.stacks.site_of(end.begin);
+        let role = tally.call_role;
         self.habits.add(&FinishedCall {
             pid: end.pid,
             tid: end.tid,
@@ -383,6 +384,7 @@ impl Summary {
             at_ns: self.without_cost(end.pid, end.tid, at_ns),
             site,
         });
+        self.measure_call(end, function, role, site);
     }
 
     fn took(&self, begin: u64) -> u64 {

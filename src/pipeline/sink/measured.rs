@@ -3,14 +3,27 @@
 
 use super::Lines;
 use crate::process::proc;
+use gpurec_analysis::usage::{ByLinux, Snapshot};
 
 impl Lines {
     /// Names the processes that have just made their first call. It is done at once, because a process may end at any
     /// moment.
     pub(super) fn identify(&mut self) {
         while let Some(pid) = self.summary.newcomer() {
-            self.summary.identify(pid, proc::comm(pid), proc::cgroup(pid));
+            let by_linux =
+                ByLinux { comm: proc::comm(pid), cgroup: proc::cgroup(pid), user: proc::user(pid) };
+            self.summary.identify(pid, by_linux);
         }
+    }
+
+    /// The sums at `at_ns`, with details of one process. None if they are not measured.
+    pub fn snapshot(&mut self, at_ns: u64, detail: Option<u32>) -> Option<Snapshot> {
+        let mut snapshot = self.summary.snapshot(at_ns, detail)?;
+        for process in &mut snapshot.processes {
+            process.held = self.meaning.held(process.pid);
+            process.held_since = self.meaning.held_since(process.pid);
+        }
+        Some(snapshot)
     }
 
     /// Counts a stop of the process by gpurec itself.

@@ -7,7 +7,7 @@ use gpurec_cuda::traits::Space;
 use gpurec_trace::Device;
 
 use super::labels::{self, Labels, Pods, clean};
-use super::state::State;
+use crate::serve::state::State;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -150,8 +150,8 @@ impl<'a> Points<'a> {
 
     fn memory<S: Sink>(&self, to: &mut S) {
         to.family(&HELD);
-        for (at, (part, held)) in self.parts.iter().take(self.single).zip(&self.state.held).enumerate() {
-            let Some(held) = held.filter(|_| !part.has_ended) else { continue };
+        for (at, part) in self.parts.iter().take(self.single).enumerate() {
+            let Some(held) = part.held.filter(|_| !part.has_ended) else { continue };
             for (space, bytes) in in_use(part).map(|(at, space)| (space, held[at])) {
                 to.point(Some(at), &[("space", space)], Value::Count(bytes));
             }
@@ -202,7 +202,7 @@ impl<'a> Points<'a> {
             }
         }
         to.family(&LOST);
-        to.point(None, &[], Value::Count(self.state.lost));
+        to.point(None, &[], Value::Count(self.state.usage.lost));
         if let Some(dropped) = self.state.dropped {
             to.family(&DROPPED);
             to.point(None, &[], Value::Count(dropped));

@@ -116,7 +116,7 @@ mod tests {
         let of = |name: Name| of_process(&Part { pid: 7, name, ..Part::default() }, &Pods::default());
         assert_eq!(of(Name::default()), [("pid", "7".to_owned()), ("comm", String::new())]);
         let cgroup = Some(format!("/kubepods/burstable/pod{UID}/{id}"));
-        let labels = of(Name { comm: "a\x1b[2J\"b".into(), rank: Some(3), cgroup });
+        let labels = of(Name { comm: "a\x1b[2J\"b".into(), rank: Some(3), cgroup, user: None });
         let expected = [("pid", "7"), ("comm", "a?[2J\"b"), ("rank", "3"), ("container", &id), ("pod", UID)];
         assert_eq!(labels, expected.map(|(name, value)| (name, value.to_owned())));
     }

@@ -1,7 +1,7 @@
 //! Metrics of a recording: `--metrics` and `--otlp`.
 //!
 //! In: the summary's sums by process. Out: OpenMetrics by HTTP, OTLP by HTTP. The thread that empties the rings copies
-//! the sums on request (`state`), and does nothing else for metrics; threads of this module make names, labels and
+//! the sums on request (`super::state`), and does nothing else for metrics; threads of this module make names, labels and
 //! texts from a copy. Not here: what is counted (gpurec_analysis::usage).
 
 mod families;
@@ -10,7 +10,6 @@ mod labels;
 mod otlp;
 mod push;
 mod server;
-mod state;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -22,10 +21,9 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, anyhow};
 
-pub use push::{Endpoint, Pusher};
-pub use state::Teller;
-
+use super::state::{self, Teller};
 use labels::Pods;
+pub use push::{Endpoint, Pusher};
 
 /// What to serve and where.
 #[derive(Clone, Debug, Default)]

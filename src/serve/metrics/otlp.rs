@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value as Json, json};
 
 use super::families::{Extra, Family, Kind, Of, Points, Sink, Value};
-use super::state::State;
+use crate::serve::state::State;
 use gpurec_analysis::usage::BOUNDS_NS;
 
 /// AGGREGATION_TEMPORALITY_CUMULATIVE.

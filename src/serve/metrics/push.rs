@@ -18,7 +18,7 @@ use super::PATIENCE;
 use super::families::Points;
 use super::labels::Pods;
 use super::otlp;
-use super::state::{Asker, State, Teller};
+use crate::serve::state::{Asker, State, Teller};
 
 const EVERY: Duration = Duration::from_secs(10);
 

@@ -19,8 +19,8 @@ use super::PATIENCE;
 use super::families::Points;
 use super::http::{self, Asked, Request, Status};
 use super::labels::Pods;
-use super::state::{Asker, State};
 use super::text::{self, Format};
+use crate::serve::state::{Asker, State};
 
 /// The most connections at once.
 const MOST: usize = 32;

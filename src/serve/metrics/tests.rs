@@ -5,9 +5,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::families::{self, Points};
 use super::labels::Pods;
-use super::state::State;
 use super::text::{self, Format};
 use super::{address, otlp};
+use crate::serve::state::State;
 use gpurec_analysis::stacks::CallRole;
 use gpurec_analysis::usage::{Name, Part, Snapshot, Sums};
 use gpurec_cuda::Api;
@@ -21,9 +21,10 @@ fn state() -> State {
     sums.failed("cudaErrorInvalidValue", 2);
     sums.returned(CallRole::Copy, 2_500);
     sums.unobserved_ns[CallRole::Sync as usize] = 7;
-    let name = Name { comm: "tr\"ain".into(), rank: Some(1), cgroup: None };
+    let name = Name { comm: "tr\"ain".into(), rank: Some(1), ..Name::default() };
     let kernels = vec![("void f<\"a\">(int)".to_owned(), 3)];
-    let process = Part { pid: 42, name, sums, kernels, cost_ns: 1_000, has_ended: false };
+    let held = Some([64, 0, 0, 0, 0, 0, 0]);
+    let process = Part { pid: 42, name, sums, kernels, cost_ns: 1_000, held, ..Part::default() };
     let device = Device {
         device: 0,
         uuid: Some("GPU-1".into()),
@@ -40,11 +41,12 @@ fn state() -> State {
         xids: Some(vec![(79, "0000:01:00".into(), 1)]),
         gpu_busy_ns: vec![(0, 250_000_000)],
         devices: vec![device],
+        lost: 9,
         ..Snapshot::default()
     };
     let start = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let now = start + Duration::from_millis(1500);
-    State { usage, held: vec![Some([64, 0, 0, 0, 0, 0, 0])], lost: 9, start, now, dropped: Some(0) }
+    State { usage, start, now, dropped: Some(0) }
 }
 
 fn text(state: &State, format: Format) -> String {
@@ -107,9 +109,8 @@ fn the_older_format_differs_in_the_names_of_counters() {
 
 #[test]
 fn what_is_not_known_has_no_family() {
-    let held = vec![None];
     let usage = Snapshot { processes: vec![Part::default()], ..Snapshot::default() };
-    let state = State { usage, held, dropped: None, ..state() };
+    let state = State { usage, dropped: None, ..state() };
     let text = text(&state, Format::OpenMetrics);
     for absent in ["gpurec_xid", "gpurec_gpu_busy", "gpurec_device", "gpurec_otlp", "gpurec_kernel_launches"]
     {
@@ -150,8 +151,8 @@ fn two_hundred_processes() {
     let mut state = state();
     let mut process = state.usage.processes.remove(0);
     CallRole::ALL.into_iter().for_each(|role| process.sums.returned(role, 10));
+    process.held = Some([64; 7]);
     state.usage.processes = (1..=200).map(|pid| Part { pid, ..process.clone() }).collect();
-    state.held = vec![Some([64; 7]); 200];
     let began = std::time::Instant::now();
     let text: Arc<str> = text(&state, Format::OpenMetrics).into();
     let took = began.elapsed();

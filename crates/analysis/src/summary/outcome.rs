@@ -51,7 +51,9 @@ impl Summary {
     pub(super) fn launched(&mut self, end: &End, open: Option<&Call<Open>>) {
         self.figures.kernel_launches += 1;
         self.habits.launched(end.pid);
-        self.devices.launched(end.pid, open.and_then(|open| self.device_of(open)), false);
+        let device = open.and_then(|open| self.device_of(open));
+        self.devices.launched(end.pid, device, false);
+        self.measure_device(end.pid, device);
         let Some(open) = open else { return self.measure_launch(end.pid, None) };
         let launch = self.open.or_above(open, |open| Some((open.kernel?, open.shape)));
         let (kernel, shape) = launch.map_or((None, open.of.shape), |(kernel, shape)| (Some(kernel), shape));

@@ -1,8 +1,9 @@
 //! Sums by process: adds what the summary counts to the sums of its process too, and takes snapshots of all sums.
 
-use super::Summary;
+use super::{PaidCalls, Summary};
+use crate::stacks::{CallRole, Site};
 use crate::tally::Role;
-use crate::usage::{Snapshot, Sums, Usage};
+use crate::usage::{ByLinux, Name, Names, Snapshot, Sums, Usage};
 use gpurec_trace::{End, Memory, Op, Process};
 
 impl Summary {
@@ -10,6 +11,14 @@ impl Summary {
     pub fn measure(&mut self, kernels: usize, sees_xids: bool) {
         self.usage = Some(Box::new(Usage::new(kernels, sees_xids)));
         self.failures.keep_news();
+    }
+
+    /// Also the threads, call sites and devices of each process.
+    pub fn follow_processes(&mut self) {
+        if self.usage.is_none() {
+            self.measure(0, false);
+        }
+        self.usage.iter_mut().for_each(|usage| usage.follow());
     }
 
     pub(super) fn of(&mut self, pid: u32) -> impl Iterator<Item = &mut Sums> {
@@ -27,10 +36,11 @@ impl Summary {
         match process {
             Process::Exec(exec) => {
                 let command = exec.command.first().map_or("", String::as_str);
-                usage.named(exec.pid, command, exec.rank, None);
+                usage.named(exec.pid, command, Name { rank: exec.rank, ..Name::default() });
             }
             Process::Found(found) => {
-                usage.named(found.pid, &found.comm, found.rank, found.cgroup.as_deref());
+                let (rank, cgroup, user) = (found.rank, found.cgroup.clone(), found.user.clone());
+                usage.named(found.pid, &found.comm, Name { rank, cgroup, user, ..Name::default() });
             }
             Process::Fork(fork) => usage.forked(fork.pid, fork.child),
             Process::Exit(exit) => usage.exited(exit.pid, ts_ns),
@@ -43,6 +53,22 @@ impl Summary {
             let bytes = memory.size.unwrap_or(0);
             self.of(memory.pid).for_each(|sums| sums.allocated(&memory.space, bytes));
         }
+        self.measure_device(memory.pid, memory.on.device);
+    }
+
+    pub(super) fn measure_device(&mut self, pid: u32, device: Option<u32>) {
+        let followed = self.usage.as_mut().filter(|_| device.is_some());
+        followed.and_then(|usage| usage.followed(pid)).into_iter().for_each(|process| process.used(device));
+    }
+
+    /// An outermost call ended.
+    pub(super) fn measure_call(&mut self, end: &End, function: usize, role: CallRole, site: Option<Site>) {
+        let Some(usage) = &mut self.usage else { return };
+        let ns = end.duration_ns.unwrap_or(0);
+        usage.of(end.pid).returned(role, ns);
+        if let Some(process) = usage.followed(end.pid) {
+            process.returned(end.tid, function, site, ns);
+        }
     }
 
     pub(super) fn measure_launch(&mut self, pid: u32, kernel: Option<usize>) {
@@ -51,7 +77,12 @@ impl Summary {
 
     pub(super) fn measure_wait(&mut self, end: &End) {
         let ns = end.duration_ns.unwrap_or(0);
-        self.of(end.pid).for_each(|sums| sums.sync_ns = sums.sync_ns.saturating_add(ns));
+        let Some(usage) = &mut self.usage else { return };
+        let sum = &mut usage.of(end.pid).sync_ns;
+        *sum = sum.saturating_add(ns);
+        if let Some(process) = usage.followed(end.pid) {
+            process.waited(end.tid, ns);
+        }
     }
 
     pub(super) fn measure_failures(&mut self) {
@@ -77,18 +108,25 @@ impl Summary {
         self.usage.as_mut()?.newcomer()
     }
 
-    /// The name and the cgroup of a process, as Linux gives them; none if the process is gone.
-    pub fn identify(&mut self, pid: u32, comm: Option<String>, cgroup: Option<String>) {
-        self.usage.iter_mut().for_each(|usage| usage.identify(pid, comm.clone(), cgroup.clone()));
+    pub fn identify(&mut self, pid: u32, by_linux: ByLinux) {
+        if let Some(usage) = &mut self.usage {
+            usage.identify(pid, by_linux);
+        }
     }
 
-    /// The sums at `at_ns`. None if they are not measured.
-    pub fn snapshot(&mut self, at_ns: u64) -> Option<Snapshot> {
+    /// The sums at `at_ns`, with details of one process. None if they are not measured.
+    pub fn snapshot(&mut self, at_ns: u64, detail: Option<u32>) -> Option<Snapshot> {
         let (kernels, prices) = (&self.kernels, &self.prices);
-        let kernel = |index: usize| kernels.name(index).to_owned();
-        let cost = |sums: &Sums| prices.as_ref().map_or(0, |prices| prices.sum(sums.paid));
-        let mut snapshot = self.usage.as_mut()?.snapshot(at_ns, kernel, cost);
+        let (functions, stacks) = (&self.functions, &self.stacks);
+        let names = Names {
+            kernel: &|index| kernels.name(index).to_owned(),
+            function: &|index| functions.get(index).map_or("?", |tally| &tally.name).to_owned(),
+            site: &|site| stacks.text(site),
+            cost: &|paid: PaidCalls| prices.as_ref().map_or(0, |prices| prices.sum(paid)),
+        };
+        let mut snapshot = self.usage.as_mut()?.snapshot(at_ns, detail, &names);
         snapshot.gpu_busy_ns = self.gpu.busy_ns();
+        snapshot.lost = self.figures.lost;
         self.unfinished_in(&mut snapshot);
         Some(snapshot)
     }
@@ -104,15 +142,27 @@ impl Summary {
             let of_process = (open.pid, process_died_ns.is_some());
             let is_wait =
                 self.functions.get(open.function).is_some_and(|tally| tally.role == Some(Role::Sync));
-            if is_wait && !open.has_inside(Role::Sync.bit()) {
-                let ns = died.unwrap_or_else(|| so_far(at_ns));
-                let sum = &mut snapshot.part_of(of_process).sums.sync_ns;
-                *sum = sum.saturating_add(ns);
+            let ns = died.unwrap_or_else(|| so_far(at_ns));
+            let part = snapshot.part_of(of_process);
+            let waits = is_wait && !open.has_inside(Role::Sync.bit());
+            if waits {
+                part.sums.sync_ns = part.sums.sync_ns.saturating_add(ns);
+            }
+            if let Some(thread) = part.thread(open.tid).filter(|_| died.is_none()) {
+                thread.sync_ns = thread.sync_ns.saturating_add(if waits { ns } else { 0 });
+                // An older one has lost its end.
+                if open.parent.is_none() && thread.open.as_ref().is_none_or(|(_, known)| ns < *known) {
+                    thread.open = Some((self.name_of(open.function).to_owned(), ns));
+                }
             }
             if let (true, Some(inside)) = (died.is_some(), &open.of.failed) {
                 let sums = &mut snapshot.part_of(of_process).sums;
                 self.failures.undecided_in(inside).for_each(|(error, count)| sums.failed(error, count));
             }
+        }
+        for thread in snapshot.processes.iter_mut().flat_map(|process| &mut process.threads) {
+            let open_ns = thread.open.as_ref().map_or(0, |(_, ns)| *ns);
+            thread.call_ns = thread.call_ns.saturating_add(open_ns);
         }
     }
 }

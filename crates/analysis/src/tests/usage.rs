@@ -1,9 +1,11 @@
 //! Sums by process have the figures of the summary.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::golden;
 use crate::stacks::CallRole;
-use crate::usage::{APIS, DIRECTIONS, Part, Snapshot};
+use crate::usage::{APIS, ByLinux, DIRECTIONS, Part, Snapshot, ThreadPart};
 use gpurec_cuda::traits::Space;
 
 /// A minute, in which an ended process keeps its own sums.
@@ -15,7 +17,7 @@ fn measured(lines: &[Line]) -> Summary {
     for line in lines {
         summary.add(line);
         while let Some(pid) = summary.newcomer() {
-            summary.identify(pid, None, None);
+            summary.identify(pid, ByLinux::default());
         }
     }
     summary
@@ -90,10 +92,10 @@ fn of_the_committed_traces() {
         })
         .unwrap();
         let figures = summary.finish(ended_ns);
-        let now = summary.snapshot(ended_ns).unwrap();
+        let now = summary.snapshot(ended_ns, None).unwrap();
         assert!(now.processes.iter().any(|process| process.sums.calls.iter().sum::<u64>() > 0));
         agrees(&now, &figures);
-        let later = summary.snapshot(ended_ns + MINUTE).unwrap();
+        let later = summary.snapshot(ended_ns + MINUTE, None).unwrap();
         assert!(later.processes.iter().all(|process| !process.has_ended), "{}", file.display());
     }
 }
@@ -109,14 +111,14 @@ fn an_ended_process_keeps_its_sums_for_a_minute() {
     let ended_ns = s.ns;
     s.push(0, Body::Lost(Lost::default()));
     let mut summary = measured(&s.lines);
-    let now = summary.snapshot(ended_ns + MINUTE - 1).unwrap();
+    let now = summary.snapshot(ended_ns + MINUTE - 1, None).unwrap();
     let [process] = now.processes.as_slice() else { panic!("{now:?}") };
     assert!(process.has_ended && process.pid == 100 && process.sums.calls == [4, 0, 0]);
     assert_eq!((process.sums.allocated[0], process.sums.launches), (4096, 0), "the launch did not return");
     assert_eq!(process.sums.failed["CUDA_ERROR_OUT_OF_MEMORY"], 1);
     assert_eq!(process.sums.durations[CallRole::Alloc as usize].count(), 2);
     assert_eq!(now.ended.sums, Default::default());
-    let later = summary.snapshot(ended_ns + MINUTE).unwrap();
+    let later = summary.snapshot(ended_ns + MINUTE, None).unwrap();
     assert!(later.processes.is_empty());
     assert_eq!((&later.ended.sums, later.ended.cost_ns), (&process.sums, process.cost_ns));
 }
@@ -136,12 +138,12 @@ fn a_process_number_that_is_used_again_is_another_process() {
     s.call("cuInit", 1000, 0);
     s.call("cuInit", 1000, 0);
     let mut summary = measured(&s.lines);
-    let now = summary.snapshot(s.ns).unwrap();
+    let now = summary.snapshot(s.ns, None).unwrap();
     let [process] = now.processes.as_slice() else { panic!("{now:?}") };
     assert_eq!((process.name.comm.as_str(), process.name.rank), ("a-name-that-Lin", None));
     assert_eq!((process.sums.calls[0], now.ended.sums.calls[0]), (2, 1));
     let mut summary = measured(&s.lines[..5]);
-    let now = summary.snapshot(s.ns).unwrap();
+    let now = summary.snapshot(s.ns, None).unwrap();
     assert_eq!((now.processes[0].name.comm.as_str(), now.processes[0].name.rank), ("python3", Some(7)));
 }
 
@@ -153,7 +155,7 @@ fn a_hanging_wait_counts_with_its_time_so_far() {
     s.begin("cuCtxSynchronize", Some(outer));
     let began = s.ns;
     let mut summary = measured(&s.lines);
-    let at = |summary: &mut Summary, ns| summary.snapshot(ns).unwrap().processes[0].sums.sync_ns;
+    let at = |summary: &mut Summary, ns| summary.snapshot(ns, None).unwrap().processes[0].sums.sync_ns;
     assert_eq!(at(&mut summary, began), 1_000_000);
     assert_eq!(at(&mut summary, began + 500), 1_000_500);
     s.exit(0);
@@ -164,7 +166,7 @@ fn a_hanging_wait_counts_with_its_time_so_far() {
         1_000_000 + died - began,
         "no longer after its process has ended"
     );
-    let folded = summary.snapshot(died + MINUTE).unwrap();
+    let folded = summary.snapshot(died + MINUTE, None).unwrap();
     assert_eq!(folded.ended.sums.sync_ns, 1_000_000 + died - began);
 }
 
@@ -175,11 +177,12 @@ fn a_failure_counts_once_its_process_has_ended() {
     let outer = s.begin("cudaMalloc", None);
     let inner = s.begin("cuMemAlloc_v2", Some(outer));
     s.end(inner, 1000, 2);
-    let failed = |s: &Script| measured(&s.lines).snapshot(s.ns).unwrap().processes[0].sums.failed.clone();
+    let failed =
+        |s: &Script| measured(&s.lines).snapshot(s.ns, None).unwrap().processes[0].sums.failed.clone();
     assert!(failed(&s).is_empty());
     s.exit(1);
     assert_eq!(failed(&s)["CUDA_ERROR_OUT_OF_MEMORY"], 1);
-    agrees(&measured(&s.lines).snapshot(s.ns).unwrap(), &measured(&s.lines).finish(s.ns));
+    agrees(&measured(&s.lines).snapshot(s.ns, None).unwrap(), &measured(&s.lines).finish(s.ns));
 }
 
 #[test]
@@ -202,7 +205,52 @@ fn what_is_given_up_for_the_budget_is_time_not_observed() {
     change(&mut s, Level::Recorded, 700);
     s.exit(0);
     let mut summary = measured(&s.lines);
-    let unobserved = summary.snapshot(s.ns + 9999).unwrap().processes[0].sums.unobserved_ns;
+    let unobserved = summary.snapshot(s.ns + 9999, None).unwrap().processes[0].sums.unobserved_ns;
     assert_eq!(unobserved[CallRole::Sync as usize], 700);
     assert_eq!(unobserved.iter().sum::<u64>(), 700);
+}
+
+/// Threads, call sites and kernels of a process add up to its sums.
+#[test]
+fn what_is_followed_adds_up() {
+    let gpu = golden::path("crates/analysis/src/tests/gpu.jsonl");
+    let traces = golden::TRACES.map(|(_, file)| golden::path(file));
+    let (mut sites, mut kernels, mut devices) = (0, 0, 0);
+    for file in traces.iter().chain([&gpu]) {
+        let mut summary = Summary::new();
+        summary.follow_processes();
+        let mut ended_ns = 0;
+        crate::read::each(file, &Only::default(), |line| {
+            if !matches!(line.body, Body::Finish(_) | Body::Process(_)) {
+                summary.add(line);
+            }
+            ended_ns = line.ts_ns;
+        })
+        .unwrap();
+        let pids: Vec<u32> =
+            summary.snapshot(ended_ns, None).unwrap().processes.iter().map(|part| part.pid).collect();
+        for pid in pids {
+            let now = summary.snapshot(ended_ns, Some(pid)).unwrap();
+            let part = now.processes.iter().find(|part| part.pid == pid).unwrap();
+            let all = |of: fn(&ThreadPart) -> u64| part.threads.iter().map(of).sum::<u64>();
+            assert_eq!(all(|thread| thread.calls), part.sums.calls.iter().sum::<u64>());
+            assert_eq!(all(|thread| thread.sync_ns), part.sums.sync_ns);
+            assert_eq!(all(|thread| thread.cost_ns), part.cost_ns);
+            let open_ns = all(|thread| thread.open.as_ref().map_or(0, |(_, ns)| *ns));
+            let ended_ns: u64 = part.sums.durations.iter().map(|durations| durations.sum_ns).sum();
+            assert_eq!(all(|thread| thread.call_ns), ended_ns + open_ns);
+            let detail = part.detail.as_ref().unwrap();
+            let launches: u64 = detail.kernels.iter().map(|(_, launches)| launches).sum();
+            assert!(launches <= part.sums.launches, "{launches} of {}", part.sums.launches);
+            let names: BTreeSet<_> = detail.sites.iter().map(|site| (&site.site, &site.function)).collect();
+            assert_eq!(names.len(), detail.sites.len(), "a call site has one row");
+            let of_sites: u64 = detail.sites.iter().map(|site| site.times.calls).sum();
+            let ended: u64 = part.sums.durations.iter().map(|durations| durations.count()).sum();
+            assert!(of_sites <= ended, "{of_sites} of {ended}");
+            sites += of_sites;
+            kernels += launches;
+            devices += part.devices.len();
+        }
+    }
+    assert!(sites > 0 && kernels > 0 && devices > 0, "{sites} {kernels} {devices}");
 }

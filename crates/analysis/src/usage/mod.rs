@@ -1,21 +1,27 @@
-//! Running sums of what each process did, for programs that watch a recording from outside (--metrics, --otlp).
+//! Running sums of what each process did, for what watches a recording while it runs (--metrics, --otlp, top, --interval).
 //!
 //! In: what the summary counts, at the place where it counts it, so that both have the same figures; names of
 //! processes. Out: sums by process, and one sum of the ended processes. Memory is bounded by the number of processes
-//! that run at once. Not here: names of metrics, and where names of processes come from.
+//! that run at once. Not here: names of metrics, rates, and where names of processes come from.
 
+mod follow;
 mod observed;
 mod sums;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::left_out::LeftOut;
+use super::stacks::Site;
+use follow::Followed;
 use gpurec_cuda::Api;
+use gpurec_cuda::traits::Space;
 use gpurec_trace::bounds::short;
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Budget, Device, Xid};
 use observed::Observed;
+use sums::PaidCalls;
 
+pub use follow::{ThreadPart, Times};
 pub use sums::{APIS, BOUNDS_NS, DIRECTIONS, Durations, Kernels, ROLES, Sums};
 
 /// A process that ended keeps its own sums for this long, so that they are read once more.
@@ -53,6 +59,8 @@ pub struct Usage {
     observed: Observed,
     /// The number of kernels of each process in a snapshot.
     kernels: usize,
+    /// Threads, call sites and devices of processes are followed, and all kernels counted.
+    follows: bool,
     xids: Option<Map<(u32, String), u64>>,
     devices: Map<u32, (u64, Device)>,
 }
@@ -64,6 +72,9 @@ pub struct ProcessUsage {
     pub name: Name,
     pub sums: Sums,
     kernels: Kernels,
+    followed: Option<Box<Followed>>,
+    /// When it made its first call.
+    first_ns: u64,
     /// By role: the time before its first call in which not all calls were recorded.
     unobserved_before: [u64; ROLES],
     ended_ns: Option<u64>,
@@ -76,6 +87,15 @@ pub struct Name {
     pub rank: Option<u32>,
     /// As Linux gives it.
     pub cgroup: Option<String>,
+    pub user: Option<String>,
+}
+
+/// What Linux says of a process; none if it is gone.
+#[derive(Clone, Debug, Default)]
+pub struct ByLinux {
+    pub comm: Option<String>,
+    pub cgroup: Option<String>,
+    pub user: Option<String>,
 }
 
 #[derive(Default)]
@@ -107,6 +127,7 @@ pub struct Snapshot {
     pub gpu_busy_ns: Vec<(u32, u64)>,
     /// The last sample of each device.
     pub devices: Vec<Device>,
+    pub lost: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -119,12 +140,52 @@ pub struct Part {
     pub cost_ns: u64,
     pub kernels: Vec<(String, u64)>,
     pub has_ended: bool,
+    /// When the process made its first call: another process may have its number later.
+    pub first_ns: u64,
+    /// Live bytes, in the order of `Space::ALL`; none if they are not known.
+    pub held: Option<[u64; Space::ALL.len()]>,
+    /// The same without what was allocated before the recording.
+    pub held_since: Option<[u64; Space::ALL.len()]>,
+    /// The numbers that its calls give the devices. Empty if processes are not followed, as what comes after.
+    pub devices: Vec<u32>,
+    pub threads: Vec<ThreadPart>,
+    pub detail: Option<Detail>,
+}
+
+/// What is copied only of the process that is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// Launches by kernel.
+    pub kernels: Vec<(String, u64)>,
+    pub sites: Vec<SitePart>,
+}
+
+/// Calls of one function from one call site.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SitePart {
+    pub site: String,
+    pub function: String,
+    pub times: Times,
+}
+
+/// Names and prices, which the summary has.
+pub(crate) struct Names<'a> {
+    pub kernel: &'a dyn Fn(usize) -> String,
+    pub function: &'a dyn Fn(usize) -> String,
+    pub site: &'a dyn Fn(Site) -> String,
+    /// gpurec's own cost of calls.
+    pub cost: &'a dyn Fn(PaidCalls) -> u64,
 }
 
 impl Usage {
     /// A snapshot has the `kernels` most launched kernels of each process.
     pub fn new(kernels: usize, sees_xids: bool) -> Usage {
         Usage { kernels, xids: sees_xids.then(Map::default), ..Usage::default() }
+    }
+
+    /// Also follows threads, call sites and devices, from here on.
+    pub fn follow(&mut self) {
+        self.follows = true;
     }
 
     pub(crate) fn leaves_out(&mut self, left_out: &LeftOut) {
@@ -152,11 +213,11 @@ impl Usage {
     }
 
     /// A process began to run a program, or was found.
-    pub(crate) fn named(&mut self, pid: u32, comm: &str, rank: Option<u32>, cgroup: Option<&str>) {
+    pub(crate) fn named(&mut self, pid: u32, comm: &str, name: Name) {
         let comm = comm.rsplit('/').next().unwrap_or(comm);
         let end = (0..=LONGEST_COMM.min(comm.len())).rev().find(|end| comm.is_char_boundary(*end));
         let comm = comm.get(..end.unwrap_or(0)).unwrap_or_default().to_owned();
-        let name = Name { comm, rank, cgroup: cgroup.map(str::to_owned) };
+        let name = Name { comm, ..name };
         self.reused(pid);
         match self.processes.get_mut(&pid) {
             Some(process) => {
@@ -193,9 +254,9 @@ impl Usage {
         }
     }
 
-    pub(crate) fn called(&mut self, pid: u32, ts_ns: u64, api: Api, stepped: bool) {
+    pub(crate) fn called(&mut self, (pid, tid): (u32, u32), ts_ns: u64, api: Api, stepped: bool) {
         if let Some(process) = self.processes.get_mut(&pid).filter(|process| process.ended_ns.is_none()) {
-            return process.sums.called(api, stepped);
+            return process.called(tid, ts_ns, api, stepped);
         }
         self.reused(pid);
         let Introduced { name, stopped_ns } = self.introduced.remove(&pid).unwrap_or_default();
@@ -207,11 +268,13 @@ impl Usage {
         let mut process = Box::new(ProcessUsage {
             pid,
             name,
+            followed: self.follows.then(Box::default),
+            first_ns: ts_ns,
             unobserved_before: self.observed.total_ns(ts_ns),
             ..ProcessUsage::default()
         });
         process.sums.stopped_ns = stopped_ns;
-        process.sums.called(api, stepped);
+        process.called(tid, ts_ns, api, stepped);
         self.processes.insert(pid, process);
         self.newcomers.push(pid);
     }
@@ -232,12 +295,17 @@ impl Usage {
     }
 
     pub(crate) fn launched(&mut self, pid: u32, kernel: Option<usize>) {
-        let has_kernels = self.kernels > 0;
+        let has_kernels = self.kernels > 0 || self.follows;
         let (sums, kernels) = self.of_both(pid);
         sums.launches += 1;
         if let Some(kernel) = kernel.filter(|_| has_kernels) {
             kernels.launched(kernel, 1);
         }
+    }
+
+    /// What is followed of a process.
+    pub(crate) fn followed(&mut self, pid: u32) -> Option<&mut Followed> {
+        self.processes.get_mut(&pid)?.followed.as_deref_mut()
     }
 
     /// gpurec itself stopped the process for `ns`.
@@ -295,28 +363,24 @@ impl Usage {
         self.newcomers.pop()
     }
 
-    /// What Linux says of a process; none if it is gone.
-    pub(crate) fn identify(&mut self, pid: u32, comm: Option<String>, cgroup: Option<String>) {
+    pub(crate) fn identify(&mut self, pid: u32, by_linux: ByLinux) {
+        let ByLinux { comm, cgroup, user } = by_linux;
         let Some(process) = self.processes.get_mut(&pid) else { return };
         process.name.comm = comm.unwrap_or_else(|| std::mem::take(&mut process.name.comm));
         process.name.cgroup = cgroup.or_else(|| process.name.cgroup.take());
+        process.name.user = user.or_else(|| process.name.user.take());
     }
 
-    /// `kernel` gives the name of a kernel, `cost` gpurec's own cost of sums.
-    pub(crate) fn snapshot(
-        &mut self,
-        at_ns: u64,
-        kernel: impl Fn(usize) -> String,
-        cost: impl Fn(&Sums) -> u64,
-    ) -> Snapshot {
+    /// `detail`: the process to copy details of.
+    pub(crate) fn snapshot(&mut self, at_ns: u64, detail: Option<u32>, names: &Names) -> Snapshot {
         self.fold_until(at_ns);
         let most = self.kernels;
         let named = |kernels: &mut Kernels| {
             let shown = kernels.most(most);
-            shown.into_iter().map(|(index, launches)| (kernel(index), launches)).collect()
+            shown.into_iter().map(|(index, launches)| ((names.kernel)(index), launches)).collect()
         };
         let part = |sums: &Sums, kernels: &mut Kernels| Part {
-            cost_ns: cost(sums).saturating_add(sums.stopped_ns),
+            cost_ns: (names.cost)(sums.paid).saturating_add(sums.stopped_ns),
             sums: sums.clone(),
             kernels: named(kernels),
             ..Part::default()
@@ -331,7 +395,14 @@ impl Usage {
                     made.sums.unobserved_ns = process.unobserved(observed, at_ns);
                 }
                 let (pid, has_ended) = (process.pid, process.ended_ns.is_some());
-                Part { pid, name: process.name.clone(), has_ended, ..made }
+                let first_ns = process.first_ns;
+                let mut part = Part { pid, name: process.name.clone(), has_ended, first_ns, ..made };
+                if let Some(followed) = &process.followed {
+                    part.devices = followed.devices.iter().copied().collect();
+                    part.threads = followed.threads(names.cost);
+                    part.detail = (detail == Some(pid)).then(|| process.detail(followed, names));
+                }
+                part
             })
             .collect();
         processes.sort_unstable_by_key(|process| process.pid);
@@ -347,17 +418,43 @@ impl Usage {
         let mut devices: Vec<Device> =
             self.devices.values().filter(is_present).map(|(_, device)| device.clone()).collect();
         devices.sort_unstable_by_key(|device| device.device);
-        Snapshot { at_ns, processes, ended, others, xids, gpu_busy_ns: Vec::new(), devices }
+        Snapshot { at_ns, processes, ended, others, xids, devices, ..Snapshot::default() }
     }
 }
 
 impl ProcessUsage {
+    fn called(&mut self, tid: u32, ts_ns: u64, api: Api, stepped: bool) {
+        self.sums.called(api, stepped);
+        if let Some(followed) = &mut self.followed {
+            followed.called(tid, ts_ns, stepped);
+        }
+    }
+
+    fn detail(&self, followed: &Followed, names: &Names) -> Detail {
+        let kernels = self.kernels.all().map(|(index, launches)| ((names.kernel)(index), launches));
+        // Frames of one line may differ by their address.
+        let mut sites: BTreeMap<(String, String), Times> = BTreeMap::new();
+        for (site, function, times) in followed.sites() {
+            sites.entry(((names.site)(site), (names.function)(function))).or_default().add(times);
+        }
+        let site = |((site, function), times)| SitePart { site, function, times };
+        Detail { kernels: kernels.collect(), sites: sites.into_iter().map(site).collect() }
+    }
+
     fn unobserved(&self, observed: &Observed, at_ns: u64) -> [u64; ROLES] {
         let mut now = observed.total_ns(at_ns);
         now.iter_mut()
             .zip(self.unobserved_before)
             .for_each(|(now, before)| *now = now.saturating_sub(before));
         now
+    }
+}
+
+impl Part {
+    /// One of the threads that are followed.
+    pub(crate) fn thread(&mut self, tid: u32) -> Option<&mut ThreadPart> {
+        let at = self.threads.binary_search_by_key(&tid, |thread| thread.tid).ok()?;
+        self.threads.get_mut(at)
     }
 }
 

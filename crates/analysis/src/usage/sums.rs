@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::super::figures::OTHERS;
 use super::super::stacks::CallRole;
-use super::super::summary::PaidCalls;
+pub(super) use super::super::summary::PaidCalls;
 use gpurec_cuda::Api;
 use gpurec_cuda::traits::Space;
 use gpurec_trace::bounds::{entry, short};
@@ -170,6 +170,10 @@ impl Kernels {
 
     pub fn merge(&mut self, other: &Kernels) {
         other.counts.iter().for_each(|(kernel, count)| self.launched(*kernel, *count));
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.counts.iter().map(|(kernel, count)| (*kernel, *count))
     }
 
     /// The most launched kernels. A kernel that is shown loses its place only to one with more than twice its launches,

@@ -361,6 +361,13 @@ impl Meaning {
         Some(Space::ALL.map(|space| process.ledger.total(space)))
     }
 
+    /// The same of a process that was running already: what it has allocated since the recording began and not freed.
+    /// None: not every allocation and free is seen.
+    pub fn held_since(&self, pid: u32) -> Option<[u64; Space::ALL.len()]> {
+        let process = self.processes.get(&pid).filter(|_| !self.blind_to_memory)?;
+        Some(Space::ALL.map(|space| process.ledger.total(space)))
+    }
+
     /// From now on the recording does not see every call of this function.
     pub fn not_seen(&mut self, name: &str) {
         if FunctionTraits::of(name).places() {

@@ -13,7 +13,6 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::pipeline::sink::Lines;
 use crate::pipeline::worker::Watch;
 use gpurec_analysis::usage::Snapshot;
-use gpurec_cuda::traits::Space;
 
 /// The most requests that wait: each serving thread has one at a time.
 const WAITING: usize = 8;
@@ -21,9 +20,6 @@ const WAITING: usize = 8;
 /// A copy of the sums.
 pub struct State {
     pub usage: Snapshot,
-    /// Live bytes of processes by space, in the order of `Space::ALL`; none if they are not known.
-    pub held: Vec<Option<[u64; Space::ALL.len()]>>,
-    pub lost: u64,
     pub start: SystemTime,
     pub now: SystemTime,
     /// Exports of `--otlp` that were dropped; none without it.
@@ -35,6 +31,8 @@ struct Request {
     to: Sender<Arc<State>>,
     /// A byte is written to it after the answer.
     wake: Option<UnixStream>,
+    /// The process to copy details of.
+    detail: Option<u32>,
 }
 
 #[derive(Clone)]
@@ -64,27 +62,38 @@ pub fn channel(start: SystemTime) -> (Asker, Teller) {
 impl Asker {
     /// Requests a copy, which comes later. None: the recording is over.
     pub fn ask(&self, wake: Option<&UnixStream>) -> Option<Receiver<Arc<State>>> {
+        self.ask_for(wake, None)
+    }
+
+    /// The same, with details of one process.
+    pub fn ask_for(&self, wake: Option<&UnixStream>, detail: Option<u32>) -> Option<Receiver<Arc<State>>> {
         let (to, answer) = bounded(1);
         let wake = wake.and_then(|wake| wake.try_clone().ok());
-        self.requests.try_send(Request { to, wake }).ok()?;
+        self.requests.try_send(Request { to, wake, detail }).ok()?;
         self.worker.get().map(Thread::unpark);
         Some(answer)
     }
 }
 
 impl Teller {
-    fn state(&self, lines: &mut Lines, at_ns: u64, lost: u64) -> Option<Arc<State>> {
-        let usage = lines.summary.snapshot(at_ns)?;
-        let held = usage.processes.iter().map(|process| lines.meaning.held(process.pid)).collect();
+    fn state(&self, lines: &mut Lines, at_ns: u64, detail: Option<u32>) -> Option<Arc<State>> {
+        let usage = lines.snapshot(at_ns, detail)?;
         let dropped = self.dropped.as_ref().map(|dropped| dropped.load(Ordering::Relaxed));
-        Some(Arc::new(State { usage, held, lost, start: self.start, now: SystemTime::now(), dropped }))
+        Some(Arc::new(State { usage, start: self.start, now: SystemTime::now(), dropped }))
     }
 
-    fn answer(&self, state: &Arc<State>) {
-        for Request { to, wake } in self.requests.try_iter() {
-            let _ = to.try_send(state.clone());
-            // This does not block. If the socket has no room, the bytes in it wake the thread.
-            let _ = wake.map(|mut wake| wake.write(&[1]));
+    /// Answers what waits: one copy serves all that ask for the same details.
+    fn answer(&self, lines: &mut Lines, at_ns: u64) {
+        let mut made: Option<(Option<u32>, Arc<State>)> = None;
+        for Request { to, wake, detail } in self.requests.try_iter() {
+            if made.as_ref().is_none_or(|(of, _)| *of != detail) {
+                made = self.state(lines, at_ns, detail).map(|state| (detail, state));
+            }
+            if let Some((_, state)) = &made {
+                let _ = to.try_send(state.clone());
+                // This does not block. If the socket has no room, the bytes in it wake the thread.
+                let _ = wake.map(|mut wake| wake.write(&[1]));
+            }
         }
     }
 }
@@ -95,16 +104,13 @@ impl Watch for Teller {
         !self.requests.is_empty()
     }
 
-    fn show(&mut self, lines: &mut Lines, at_ns: u64, lost: u64) {
-        if let Some(state) = self.state(lines, at_ns, lost) {
-            self.answer(&state);
-        }
+    fn show(&mut self, lines: &mut Lines, at_ns: u64, _lost: u64) {
+        self.answer(lines, at_ns);
     }
 
-    fn end(&mut self, lines: &mut Lines, at_ns: u64, lost: u64) {
-        let Some(state) = self.state(lines, at_ns, lost) else { return };
-        self.answer(&state);
-        if let Some(last) = self.last.take() {
+    fn end(&mut self, lines: &mut Lines, at_ns: u64, _lost: u64) {
+        self.answer(lines, at_ns);
+        if let (Some(last), Some(state)) = (self.last.take(), self.state(lines, at_ns, None)) {
             let _ = last.try_send(state);
         }
     }
