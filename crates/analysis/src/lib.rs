@@ -3,6 +3,7 @@
 //! In: the events of a trace, live from the recorder or read from a file. Out: `Figures`, the same either way, and text
 //! for the user. Nothing here needs root, BPF or a GPU, or reads anything except the reader that it is given.
 
+pub mod activity;
 pub mod asked;
 mod beneath;
 mod budget;
@@ -44,7 +45,7 @@ mod shorten;
 mod spread;
 pub mod stacks;
 pub mod summary;
-mod table;
+pub mod table;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -70,7 +71,7 @@ pub use measure::{did_you_mean, nearest};
 pub use only::Only;
 pub use stacks::Gaps;
 pub use summary::Summary;
-pub use units::size;
+pub use units::{short_size, size};
 
 /// Exit status of a command that failed.
 pub const FAILED: u8 = 125;

@@ -9,11 +9,14 @@ use std::iter;
 use serde_json::{Map, Value, json};
 
 use super::shorten;
-use super::units::{decimal, micros, millis, percent, rate};
+use super::units::{decimal, micros, millis, per_second, percent, rate, short_size};
 pub use super::units::{megabytes, size};
 use crate::paper::UNBOUNDED;
 use crate::ui::{self, clean};
 use gpurec_cuda as cuda;
+
+/// Columns between cells.
+const GAP: usize = 2;
 
 /// Names are cut to this length before columns are dropped, and further only if that does not suffice.
 const SHORTEST: usize = 28;
@@ -50,12 +53,19 @@ pub struct Column {
     key: &'static str,
     kind: Kind,
     worth: Worth,
+    least: usize,
 }
 
 impl Column {
     /// Drops this column before the others.
     pub const fn minor(self) -> Column {
         Column { worth: Worth::Least, ..self }
+    }
+
+    /// At least that wide, so that a table that is drawn again and again does not move; a name is cut to that before
+    /// columns are dropped.
+    pub const fn at_least(self, least: usize) -> Column {
+        Column { least, ..self }
     }
 
     /// Drops this column only if even short names do not make room: it is the purpose of the table, or distinguishes
@@ -66,19 +76,19 @@ impl Column {
 }
 
 pub const fn number(head: &'static str, key: &'static str) -> Column {
-    Column { head, key, kind: Kind::Number, worth: Worth::Some }
+    Column { head, key, kind: Kind::Number, worth: Worth::Some, least: 0 }
 }
 
 pub const fn text(head: &'static str, key: &'static str) -> Column {
-    Column { head, key, kind: Kind::Text, worth: Worth::Some }
+    Column { head, key, kind: Kind::Text, worth: Worth::Some, least: 0 }
 }
 
 pub const fn long(head: &'static str, key: &'static str) -> Column {
-    Column { head, key, kind: Kind::Long, worth: Worth::Some }
+    Column { head, key, kind: Kind::Long, worth: Worth::Some, least: 0 }
 }
 
 pub const fn data(key: &'static str) -> Column {
-    Column { head: "", key, kind: Kind::Data, worth: Worth::Some }
+    Column { head: "", key, kind: Kind::Data, worth: Worth::Some, least: 0 }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +102,10 @@ pub enum Cell {
     /// Nanoseconds since the start of the recording, shown as seconds.
     At(u64),
     Bytes(u64),
+    /// Bytes with three digits.
+    Short(u64),
+    /// A count, and the time in nanoseconds in which it was made, shown as a rate a second.
+    PerSecond(u64, u64),
     /// Bytes per second.
     Rate(u64),
     /// A part and its whole, shown as a percentage.
@@ -140,6 +154,8 @@ impl Cell {
             Cell::Millis(ns) => millis(*ns),
             Cell::At(ns) => decimal(ns / 1000, 6),
             Cell::Bytes(bytes) => size(*bytes),
+            Cell::Short(bytes) => short_size(*bytes),
+            Cell::PerSecond(count, ns) => per_second(*count, *ns),
             Cell::Rate(bytes) => rate(*bytes),
             Cell::Share(part, whole) => percent(*part, *whole),
             Cell::Text(text) => clean(text),
@@ -157,7 +173,9 @@ impl Cell {
             | Cell::Millis(n)
             | Cell::At(n)
             | Cell::Bytes(n)
+            | Cell::Short(n)
             | Cell::Rate(n) => json!(n),
+            Cell::PerSecond(count, ns) => json!(*count as f64 * 1e9 / (*ns).max(1) as f64),
             Cell::Share(..) | Cell::Bar(..) => json!(self.permille().unwrap_or(0) as f64 / 10.0),
             Cell::Text(text) | Cell::Kernel(text) => json!(text),
             Cell::Dims(Some(dims)) => json!(dims),
@@ -206,12 +224,14 @@ pub struct Table {
     what: &'static str,
     /// The table is a distribution, which omitted rows would distort.
     is_whole: bool,
+    /// Columns in front of each cell.
+    gap: usize,
 }
 
 impl Table {
     /// `what` is the plural noun for rows: "functions".
     pub fn new(key: &'static str, what: &'static str, columns: &[Column]) -> Table {
-        Table { key, columns: columns.to_vec(), rows: Vec::new(), more: 0, what, is_whole: false }
+        Table { key, columns: columns.to_vec(), rows: Vec::new(), more: 0, what, is_whole: false, gap: GAP }
     }
 
     /// A table with a row for each item. Each column has the way to make its cell.
@@ -231,6 +251,12 @@ impl Table {
     /// Marks a distribution: every row is shown, whatever the limit.
     pub fn whole(mut self) -> Table {
         self.is_whole = true;
+        self
+    }
+
+    /// One column between cells.
+    pub fn dense(mut self) -> Table {
+        self.gap = 1;
         self
     }
 
@@ -265,18 +291,19 @@ impl Table {
         self.rows.truncate(rows);
     }
 
-    /// Indented by two. If a row does not fit into `width`, it cuts names, and then drops number columns.
+    /// Indented by the gap between cells. If a row does not fit into `width`, it cuts names, and then drops number columns.
     pub fn text(&self, width: usize) -> Vec<String> {
         let mut columns: Vec<FilledColumn> =
             (0..self.columns.len()).filter_map(|at| self.filled(at)).collect();
-        let (whole, least) = (line_of(&columns), least_of(&columns));
-        let left_out = if width < UNBOUNDED { squeeze(&mut columns, width) } else { Vec::new() };
+        let gap = self.gap;
+        let (whole, least) = (line_of(&columns, gap), least_of(&columns, gap));
+        let left_out = if width < UNBOUNDED { squeeze(&mut columns, gap, width) } else { Vec::new() };
         for column in &mut columns {
             let most = if width < UNBOUNDED { column.width } else { UNBOUNDED };
             let cells: Vec<&str> = column.cells.iter().map(String::as_str).collect();
             column.cells = shorten::all(&cells, most);
         }
-        let mut texts: Vec<String> = (0..=self.rows.len()).map(|row| line(&columns, row)).collect();
+        let mut texts: Vec<String> = (0..=self.rows.len()).map(|row| line(&columns, gap, row)).collect();
         if self.more > 0 {
             texts.push(format!("  and {} more {}", self.more, self.what));
         }
@@ -294,7 +321,8 @@ impl Table {
             return None;
         }
         let cells: Vec<String> = iter::once(column.head.to_owned()).chain(cells().map(Cell::text)).collect();
-        let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0).min(WIDEST);
+        let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
+        let width = width.max(column.least).min(WIDEST);
         Some(FilledColumn { at, column, cells, width })
     }
 
@@ -337,17 +365,17 @@ struct FilledColumn {
 }
 
 /// The width of a line with these columns.
-fn line_of(columns: &[FilledColumn]) -> usize {
-    columns.iter().map(|column| column.width + 2).sum()
+fn line_of(columns: &[FilledColumn], gap: usize) -> usize {
+    columns.iter().map(|column| column.width + gap).sum()
 }
 
 /// The width at which no column is dropped, though names are cut.
-fn least_of(columns: &[FilledColumn]) -> usize {
+fn least_of(columns: &[FilledColumn], gap: usize) -> usize {
     let least = |filled: &FilledColumn| match filled.column.kind {
-        Kind::Long => filled.width.min(SHORTEST),
+        Kind::Long => filled.width.min(shortest(&filled.column)),
         _ => filled.width,
     };
-    columns.iter().map(|filled| least(filled) + 2).sum()
+    columns.iter().map(|filled| least(filled) + gap).sum()
 }
 
 /// How to see the dropped columns: by a width that a terminal may have, with whole names if possible, or by a pager,
@@ -362,11 +390,11 @@ fn hint(whole: usize, least: usize, left_out: &str) -> String {
     }
 }
 
-fn line(columns: &[FilledColumn], row: usize) -> String {
+fn line(columns: &[FilledColumn], gap: usize, row: usize) -> String {
     let mut line = String::new();
     for FilledColumn { column, cells, width, .. } in columns {
         let cell = cells.get(row).map_or("", String::as_str);
-        line.push_str("  ");
+        line.push_str(&" ".repeat(gap));
         match column.kind {
             Kind::Number => line.push_str(&format!("{cell:>width$}")),
             _ => line.push_str(&format!("{cell:<width$}")),
@@ -379,15 +407,15 @@ fn line(columns: &[FilledColumn], row: usize) -> String {
 /// Makes a line fit. It shortens the long columns, the widest first; then drops number columns, the least valuable
 /// first and among those the rightmost first; then shortens long columns further; finally drops the most valuable
 /// numbers. Returns the heads of the dropped columns.
-fn squeeze(columns: &mut Vec<FilledColumn>, width: usize) -> Vec<&'static str> {
+fn squeeze(columns: &mut Vec<FilledColumn>, gap: usize, width: usize) -> Vec<&'static str> {
     let mut left_out: Vec<(usize, &'static str)> = Vec::new();
-    while line_of(columns) > width {
-        if cut_a_name(columns, SHORTEST) {
+    while line_of(columns, gap) > width {
+        if cut_a_name(columns, shortest) {
             continue;
         }
         let least = least_number(columns);
         let is_vital = |at: usize| columns.get(at).is_some_and(|filled| filled.column.worth == Worth::Most);
-        if least.is_none_or(is_vital) && cut_a_name(columns, NARROWEST) {
+        if least.is_none_or(is_vital) && cut_a_name(columns, |_| NARROWEST) {
             continue;
         }
         let Some(at) = least else { break };
@@ -398,16 +426,23 @@ fn squeeze(columns: &mut Vec<FilledColumn>, width: usize) -> Vec<&'static str> {
     left_out.into_iter().map(|(_, head)| head).collect()
 }
 
+/// The width to which a name is cut before columns are dropped.
+fn shortest(column: &Column) -> usize {
+    if column.least > 0 { column.least } else { SHORTEST }
+}
+
 /// Shortens a name column by one character, if one is longer than `shortest`.
-fn cut_a_name(columns: &mut [FilledColumn], shortest: usize) -> bool {
-    let long = columns.iter_mut().filter(|f| f.column.kind == Kind::Long && f.width > shortest);
+fn cut_a_name(columns: &mut [FilledColumn], shortest: fn(&Column) -> usize) -> bool {
+    let is_longer = |f: &&mut FilledColumn| f.column.kind == Kind::Long && f.width > shortest(&f.column);
+    let long = columns.iter_mut().filter(is_longer);
     let widest = long.max_by_key(|column| column.width);
     widest.map(|column| column.width -= 1).is_some()
 }
 
-/// The number column to drop next. It spares the first one, by which the rows are sorted.
+/// The number column, or minor text, to drop next. It spares the first number, by which the rows are sorted.
 fn least_number(columns: &[FilledColumn]) -> Option<usize> {
-    let numbers = columns.iter().enumerate().filter(|(_, filled)| filled.column.kind == Kind::Number);
+    let may_go = |column: &Column| column.kind == Kind::Number || column.worth == Worth::Least;
+    let numbers = columns.iter().enumerate().filter(|(_, filled)| may_go(&filled.column));
     numbers.skip(1).min_by_key(|(at, filled)| (filled.column.worth, std::cmp::Reverse(*at))).map(|(at, _)| at)
 }
 
