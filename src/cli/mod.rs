@@ -8,6 +8,7 @@ mod pages;
 mod record;
 #[cfg(test)]
 mod tests;
+mod top;
 mod words;
 
 use std::ffi::OsString;
@@ -37,6 +38,7 @@ Examples:
   sudo gpurec --interval 5 --pid 1234          what is held, launched, copied, every 5 s
   sudo gpurec -o run.jsonl.zst -- ./train      a compressed trace
   sudo gpurec --all --last 60s --dump-on exit  the last minute before a crash
+  sudo gpurec top                              what every process does, once a second
   sudo gpurec demo                             try it without a GPU
   gpurec summary                               the figures of the newest trace
   gpurec report leaks run.jsonl.zst            one report on a trace
@@ -49,7 +51,7 @@ Examples:
     version,
     after_help = EXAMPLES,
     args_conflicts_with_subcommands = true,
-    override_usage = "gpurec [OPTIONS] -- COMMAND [ARG]...\n       gpurec [OPTIONS] --pid PID[,PID]...\n       gpurec [OPTIONS] --all\n       gpurec summary|timeline|report|export|diff|check|dump|probes|doctor|demo ..."
+    override_usage = "gpurec [OPTIONS] -- COMMAND [ARG]...\n       gpurec [OPTIONS] --pid PID[,PID]...\n       gpurec [OPTIONS] --all\n       gpurec top|summary|timeline|report|export|diff|check|dump|probes|doctor|demo ..."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -81,6 +83,9 @@ fn colour_of_help(words: &[std::ffi::OsString]) -> clap::ColorChoice {
 enum Command {
     #[command(flatten)]
     Read(cli::Command),
+    /// Show what each process asks of its GPU, once a second
+    #[command(after_help = top::EXAMPLES)]
+    Top(top::TopArgs),
     /// List what can be hooked, where and how
     #[command(after_help = PROBES)]
     Probes(ProbesArgs),
@@ -193,6 +198,7 @@ fn task(cli: Cli) -> Result<Task> {
     Ok(match cli.command {
         None => Task::Record(Box::new(record::config(cli.options, record::target(cli.target)?)?)),
         Some(Command::Read(command)) => Task::Read(command.task()?),
+        Some(Command::Top(args)) => Task::Record(Box::new(top::config(args)?)),
         Some(Command::Doctor) => Task::Doctor,
         Some(Command::Dump(args)) => Task::Dump { pid: args.pid },
         Some(Command::Probes(args)) => probes(args)?,

@@ -214,6 +214,7 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         live: options.live,
         flight,
         interval: options.interval,
+        top: None,
         metrics,
         ring: options.ring.map(|mib| (mib as usize) << 20),
         quiet: options.quiet,
@@ -306,7 +307,7 @@ fn mebibytes(text: &str) -> Result<u32, String> {
     size.ok_or_else(|| "must be a number of MiB, from 1 to 65536".to_owned())
 }
 
-fn percent(text: &str) -> Result<f64, String> {
+pub fn percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse() {
         Ok(percent) if (0.1..=100.0).contains(&percent) => Ok(percent),
         _ => Err("must be a number of percent, from 0.1 to 100".to_owned()),
@@ -319,7 +320,7 @@ fn gpu(text: &str) -> Result<gpu::Choice, String> {
     choice.ok_or_else(|| format!("one of {}", names.join(", ")))
 }
 
-fn backend(text: &str) -> Result<Backend, String> {
+pub fn backend(text: &str) -> Result<Backend, String> {
     let names: Vec<&str> = Backend::ALL.into_iter().map(Backend::name).collect();
     Backend::from_name(text).ok_or_else(|| format!("one of {}", names.join(", ")))
 }

@@ -1,7 +1,8 @@
 //! A small helper process. If gpurec dies, it resumes the processes that gpurec has stopped.
 //!
 //! In: functions that list the stopped processes and read the recorder's last heartbeat (BPF maps, through inherited
-//! descriptors). Out: SIGCONT to those processes if gpurec dies or does not run for [`DEADLINE`]. The recorder runs
+//! descriptors); a terminal that a view covers. Out: SIGCONT to those processes if gpurec dies or does not run for
+//! [`DEADLINE`]; the terminal as it was before the view. The recorder runs
 //! with the caller's user id, so the caller can stop it while another user's process waits for it. The guardian stays
 //! root, so the caller cannot stop it. It keeps open only its pipe and the inherited descriptors, so links detach and
 //! pipelines end without it. At the end, gpurec can pass it descriptors that Linux takes long to close: no process
@@ -9,6 +10,7 @@
 
 use super::fds::close_all_except;
 use super::rights::keep_what_guarding_needs;
+use super::terminal::Terminal;
 use super::{Pid, identity, proc, stops};
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -65,14 +67,16 @@ pub struct Guardian {
 
 /// Forks the guardian. Call this before any thread starts, because `stops` may allocate, and before links are made,
 /// because the guardian would have to close them.
-pub fn spawn(stops: impl Stops, keep_fds: &[RawFd]) -> io::Result<Guardian> {
+pub fn spawn(stops: impl Stops, terminal: Option<&Terminal>, keep_fds: &[RawFd]) -> io::Result<Guardian> {
+    let keep_fds: Vec<RawFd> =
+        keep_fds.iter().copied().chain(terminal.into_iter().flat_map(Terminal::fds)).collect();
     // A socket instead of a pipe: writing to it raises no SIGPIPE.
     let (read, write) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
     // SAFETY: the child calls only `guard` and ends there; the parent has no other threads.
     match unsafe { libc::fork() } {
         0 => {
             // A panic in `stops` must not unwind into a second gpurec.
-            let work = std::panic::AssertUnwindSafe(|| guard(read.as_raw_fd(), stops, keep_fds));
+            let work = std::panic::AssertUnwindSafe(|| guard(read.as_raw_fd(), stops, terminal, &keep_fds));
             let _ = std::panic::catch_unwind(work);
             // SAFETY: ends this process without running gpurec's exit handlers.
             unsafe { libc::_exit(0) }
@@ -116,7 +120,7 @@ fn send_word(pipe: &OwnedFd, last: &[OwnedFd]) -> bool {
     sendmsg::<()>(pipe.as_raw_fd(), &word, rights, MsgFlags::MSG_NOSIGNAL, None) == Ok(1)
 }
 
-fn guard(pipe: RawFd, mut stops: impl Stops, keep_fds: &[RawFd]) {
+fn guard(pipe: RawFd, mut stops: impl Stops, terminal: Option<&Terminal>, keep_fds: &[RawFd]) {
     detach(pipe, keep_fds, c"gpurec-guard");
     leave_cgroup();
     keep_what_guarding_needs();
@@ -132,7 +136,10 @@ fn guard(pipe: RawFd, mut stops: impl Stops, keep_fds: &[RawFd]) {
         }
         last = at;
     }
-    if !dismissed(pipe) {
+    let is_dismissed = dismissed(pipe);
+    // Nothing is left to do here if gpurec itself ended the view.
+    terminal.into_iter().for_each(Terminal::uncover);
+    if !is_dismissed {
         resume_all(&mut stops);
     }
 }

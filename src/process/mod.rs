@@ -22,6 +22,7 @@ pub mod proc;
 pub mod rights;
 pub mod signals;
 pub mod stops;
+pub mod terminal;
 #[cfg(test)]
 mod tests;
 

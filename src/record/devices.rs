@@ -1,4 +1,4 @@
-//! The state of the GPUs in a recording with `--gpu`, `--metrics` or `--otlp`. In: the configuration, the user and their
+//! The state of the GPUs in a recording with `--gpu`, `--metrics`, `--otlp` or of `top`. In: the configuration, the user and their
 //! environment. Out: what the worker reads. Whatever fails here, the recording continues without `device` lines.
 
 use std::os::fd::AsRawFd;
@@ -22,7 +22,7 @@ const MOST: usize = 256;
 
 /// Call this before any thread is started.
 pub fn start(config: &Config, user: &Identity, env: &Env) -> Option<Nvml> {
-    if config.gpu.is_none() && !config.metrics.is_on() {
+    if config.gpu.is_none() && !config.metrics.is_on() && config.top.is_none() {
         return None;
     }
     let mut env = env.clone();

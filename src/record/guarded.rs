@@ -12,6 +12,7 @@ use crate::clock::monotonic_ns;
 use crate::probe::Probes;
 use crate::process::Pid;
 use crate::process::guardian::{self, Beat, Guardian, Stops};
+use crate::process::terminal::Terminal;
 use crate::wire::{self, Pulse};
 
 struct Maps {
@@ -22,7 +23,7 @@ struct Maps {
     rescued: MapHandle,
 }
 
-pub fn start(probes: &Probes) -> Result<Guardian> {
+pub fn start(probes: &Probes, terminal: Option<&Terminal>) -> Result<Guardian> {
     let map = |name| -> Result<MapHandle> { Ok(MapHandle::try_from(&probes.base.map(name)?)?) };
     let maps = Maps {
         stopped: [map("stopped")?, map("paused")?, map("going")?],
@@ -32,7 +33,7 @@ pub fn start(probes: &Probes) -> Result<Guardian> {
     };
     let all = maps.stopped.iter().chain([&maps.state, &maps.pulse, &maps.rescued]);
     let fds: Vec<_> = all.map(|map| map.as_fd().as_raw_fd()).collect();
-    guardian::spawn(maps, &fds).context("gpurec cannot start its guardian process")
+    guardian::spawn(maps, terminal, &fds).context("gpurec cannot start its guardian process")
 }
 
 impl Stops for Maps {

@@ -30,7 +30,7 @@ use crate::host::Backend;
 use crate::probe::kernel::Choice;
 use crate::probe::{ANY_USER, Settings};
 use crate::process::identity::invoking_user;
-use crate::serve::{flight, metrics};
+use crate::serve::{flight, metrics, top};
 
 pub use session::run;
 
@@ -67,6 +67,8 @@ pub struct Config {
     pub flight: Option<flight::Config>,
     /// How often the running totals are printed.
     pub interval: Option<Duration>,
+    /// The view of `gpurec top`.
+    pub top: Option<top::Config>,
     pub metrics: metrics::Config,
     /// Bytes for all rings together. None: gpurec chooses by the number of CPUs.
     pub ring: Option<usize>,

@@ -54,7 +54,8 @@ impl Place {
 
     /// None: no trace is written.
     pub fn open(&self, config: &Config, user: &Identity) -> Result<Option<Output>> {
-        if (config.summary_only || config.metrics.is_on()) && self.path.is_none() {
+        let has_other = config.summary_only || config.metrics.is_on() || config.top.is_some();
+        if has_other && self.path.is_none() {
             return Ok(None);
         }
         let caller = identity::elevated().then(identity::calling_process).flatten();

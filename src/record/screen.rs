@@ -117,7 +117,8 @@ pub struct Screen {
 }
 
 impl Screen {
-    pub fn start(status: Option<Status>) -> io::Result<Screen> {
+    /// `is_covered`: a view is on the terminal, so texts wait for the end.
+    pub fn start(status: Option<Status>, is_covered: bool) -> io::Result<Screen> {
         let (queue, entries) = bounded(WAITING);
         let (ending, ended) = bounded(0);
         let voice = Voice { queue, losses: Arc::default() };
@@ -126,6 +127,7 @@ impl Screen {
             entries,
             status,
             drawn: None,
+            kept: is_covered.then(Vec::new),
             out: Out { over: over.clone(), over_since: None, gone: false },
             losses: voice.losses.clone(),
         };
@@ -183,6 +185,8 @@ struct Painter {
     status: Option<Status>,
     /// The status line that is on the screen.
     drawn: Option<String>,
+    /// Texts that wait for the end, behind a view.
+    kept: Option<Vec<String>>,
     out: Out,
     losses: Arc<RowLosses>,
 }
@@ -207,10 +211,19 @@ impl Painter {
         if self.drawn.is_some() {
             self.out.write(ERASE);
         }
+        for text in self.kept.take().into_iter().flatten() {
+            self.out.write(&text);
+        }
     }
 
     fn show(&mut self, entry: Entry) {
         match entry {
+            Entry::Text { text, .. } if self.kept.is_some() => {
+                self.kept
+                    .iter_mut()
+                    .filter(|kept| kept.len() < WAITING)
+                    .for_each(|kept| kept.push(text.clone()));
+            }
             Entry::Text { text, rows } => {
                 let status = self.drawn.as_deref().unwrap_or_default();
                 let erase = if status.is_empty() { "" } else { ERASE };

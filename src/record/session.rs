@@ -27,7 +27,6 @@ use super::screen::Screen;
 use super::status::Status;
 use super::target::{attached, command, environment, refuse_root_for_others};
 use super::tracker::Tracker;
-use super::watch::Watch;
 use super::{Config, Target, devices, guarded, header, lane};
 use crate::clock::{Reading, monotonic_ns};
 use crate::files::{Ask, Early, Files, Side};
@@ -53,7 +52,8 @@ use crate::process::proc;
 use crate::process::rights;
 use crate::process::signals::{self, Mode, Recording, Signals, on_signal};
 use crate::ring::Ring;
-use crate::serve::{metrics, ready};
+use crate::serve::top::View;
+use crate::serve::{metrics, ready, top};
 use gpurec_analysis as analysis;
 use gpurec_cuda as cuda;
 use recorder::{Recorder, Sources, prepared, start_recorder, status};
@@ -89,6 +89,8 @@ struct Session<'a> {
     targets: Targets,
     /// Standard error during the recording: everything that is written to it passes through here.
     screen: Screen,
+    /// Of `gpurec top`.
+    view: Option<View>,
 }
 
 /// The processes whose end ends the recording.
@@ -140,7 +142,8 @@ pub fn run(config: &Config) -> Result<u8> {
     // Before any thread starts, so that every thread has them blocked.
     let mut signals = Signals::block().context("gpurec cannot block signals")?;
     let mut dumps = Dumps::prepare(config)?;
-    let guardian = guarded::start(&probes)?;
+    let terminal = top::terminal(config.top.as_ref())?;
+    let guardian = guarded::start(&probes, terminal.as_deref())?;
     let (messages, receiver) = unbounded();
     if let Some(choice) = &config.kernel {
         let hooked = probes.hook_kernel(choice, &mut |probes| send_names(&messages, probes));
@@ -173,10 +176,11 @@ pub fn run(config: &Config) -> Result<u8> {
     let path = output.as_ref().and_then(|o| o.path.clone());
     let status = status(config, output.as_ref());
     let has_status = status.is_some();
-    let screen = Screen::start(status).context(THREAD)?;
+    let screen = Screen::start(status, terminal.is_some()).context(THREAD)?;
     let targets = Targets::All;
+    let (governor, view) = (None, None);
     let mut session =
-        Session { config, probes, tracker, messages, governor: None, control, path, dumps, targets, screen };
+        Session { config, probes, tracker, messages, governor, control, path, dumps, targets, screen, view };
     session.take_targets(gated.as_ref(), &attached)?;
     let gpu = lane
         .as_mut()
@@ -187,9 +191,10 @@ pub fn run(config: &Config) -> Result<u8> {
     let header = header::header(config, &session.probes, &user, start);
     let serving = session.serve(metrics, &start)?;
     let gpu = gpu.transpose()?;
+    let view = session.show(terminal)?;
     let recorder = start_recorder(
         (output, series),
-        Sources { rings, receiver, loss, pauses, files, stacks_side, gpu, has_rank, nvml, serving },
+        Sources { rings, receiver, loss, pauses, files, stacks_side, gpu, has_rank, nvml, serving, view },
         start.monotonic,
         &session,
         has_status,
@@ -204,6 +209,8 @@ pub fn run(config: &Config) -> Result<u8> {
     };
     session.report_ready();
     let why = session.wait(&recorder, &mut signals)?;
+    // The terminal is the user's again before the hooks are removed, which may take long.
+    session.view = None;
     // A slow detach or a slow disk may block this thread from here on: signals get a thread of their own.
     let leave = session.watch_signals(signals, &why, recorder.state.clone())?;
     let ended = session.end(recorder, &why, guardian)?;
@@ -250,6 +257,9 @@ impl Session<'_> {
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(EndCause::Duration);
+            }
+            if self.view.as_ref().is_some_and(View::is_over) {
+                return Ok(EndCause::Signal);
             }
             if recorder.writer.as_ref().is_some_and(Writer::has_failed) || recorder.worker.is_finished() {
                 return Ok(EndCause::WriteFailed);

@@ -66,6 +66,8 @@ mod signals;
 mod soak;
 mod stacks;
 mod table;
+mod tmux;
+mod top;
 mod trace;
 mod truth;
 mod unfinished;

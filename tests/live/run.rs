@@ -174,7 +174,8 @@ struct Recording {
 
 impl Recording {
     fn of(room: &Room, command: &Command) -> Option<Recording> {
-        const READERS: [&str; 10] = [
+        const NO_RECORDING: [&str; 11] = [
+            "top",
             "summary",
             "timeline",
             "report",
@@ -196,7 +197,7 @@ impl Recording {
             .collect();
         // Each dump has its own figures.
         let dumps = words.contains(&"--last") || words.first() == Some(&"dump");
-        if dumps || words.first().is_some_and(|first| READERS.contains(first)) {
+        if dumps || words.first().is_some_and(|first| NO_RECORDING.contains(first)) {
             return None;
         }
         let given = words.iter().position(|word| *word == "-o").and_then(|at| words.get(at + 1));

@@ -38,7 +38,7 @@ impl guardian::Stops for List {
 fn helper_guarded() {
     let list = fs::File::open(std::env::var_os("ROOM_LIST").expect("ROOM_LIST")).expect("the list");
     let (kept, _also_open) = (list.as_raw_fd(), fs::File::open("/proc/self/status"));
-    let guardian = guardian::spawn(List(kept), &[kept]).expect("a guardian");
+    let guardian = guardian::spawn(List(kept), None, &[kept]).expect("a guardian");
     let out = PathBuf::from(std::env::var_os("ROOM_OUT").expect("ROOM_OUT"));
     fs::write(out.with_extension("part"), guardian.pid().to_string()).expect("written");
     fs::rename(out.with_extension("part"), &out).expect("renamed");

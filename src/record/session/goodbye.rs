@@ -22,6 +22,9 @@ impl Session<'_> {
                 "cannot write {place}: {error}; gpurec ended the recording, and what it wrote is incomplete"
             ));
         }
+        if self.config.top.is_some() && *why == EndCause::TargetEnded {
+            ui::say("the processes of --pid have ended");
+        }
         if self.config.quiet {
             return;
         }

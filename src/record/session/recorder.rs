@@ -1,7 +1,10 @@
 //! The threads that turn rings into a trace. In: rings, messages, what the lines need. Out: the worker and the writer,
 //! which run until the recording ends.
 
+use super::super::watch::Watch;
 use super::*;
+use crate::pipeline::worker;
+use crate::serve::state::Teller;
 
 /// The threads that turn rings into a file.
 pub(super) struct Recorder {
@@ -25,6 +28,8 @@ pub(super) struct Sources {
     pub has_rank: bool,
     pub nvml: Option<Nvml>,
     pub serving: Option<metrics::Serving>,
+    /// Answers what `gpurec top` asks.
+    pub view: Option<Teller>,
 }
 
 /// A helper process for native frames, which has read the symbols of the processes that run already. PyTorch's libraries
@@ -78,6 +83,9 @@ pub(super) fn start_recorder(
         let sees_xids = session.probes.driver().is_some_and(|driver| driver.sees_no_xids().is_none());
         lines.summary.measure(config.metrics.kernels, sees_xids);
     }
+    if from.view.is_some() {
+        lines.summary.follow_processes();
+    }
     if config.selection.leaves_out() {
         lines.meaning.calls_missing();
     }
@@ -102,6 +110,7 @@ pub(super) fn start_recorder(
         worker.watches.push(Box::new(serving.teller));
         serving.pusher
     });
+    worker.watches.extend(from.view.map(|teller| Box::new(teller) as Box<dyn worker::Watch>));
     let thread = std::thread::Builder::new().name("gpurec-work".into());
     let worker = thread.spawn(move || worker.run(header)).context(THREAD)?;
     Ok(Recorder { worker, writer, state, sampling, pusher })
