@@ -102,9 +102,12 @@ pub struct Options {
     /// One readable line a call on standard error
     #[arg(long)]
     live: bool,
-    /// Print what is held, launched and copied that often, on standard error
+    /// Print what is held, launched and copied that often, and what each process does, on standard error
     #[arg(long, value_name = "SECS", value_parser = interval)]
     interval: Option<Duration>,
+    /// With --interval: as JSON, one document each
+    #[arg(long, requires = "interval")]
+    json: bool,
     #[command(flatten)]
     flight: flight::FlightOptions,
     /// Serve metrics for Prometheus at http://ADDR:PORT/metrics; a port alone serves only this machine. Writes no trace
@@ -214,6 +217,7 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         live: options.live,
         flight,
         interval: options.interval,
+        json: options.json,
         top: None,
         metrics,
         ring: options.ring.map(|mib| (mib as usize) << 20),
@@ -271,6 +275,7 @@ fn reported(options: &Options) -> Value {
         },
         "duration": options.duration.map(|duration| duration.as_secs_f64()),
         "interval": options.interval.map(|interval| interval.as_secs_f64()),
+        "json": options.json,
         "stacks": options.stacks.as_deref().map(|set| if set.is_empty() { json!(true) } else { json!(set) }),
         "gpu": options.gpu.map(gpu::Choice::name),
         "budget": options.budget,

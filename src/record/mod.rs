@@ -65,8 +65,9 @@ pub struct Config {
     pub live: bool,
     /// Only the most recent part is kept.
     pub flight: Option<flight::Config>,
-    /// How often the running totals are printed.
+    /// How often the running totals are printed, and whether as JSON.
     pub interval: Option<Duration>,
+    pub json: bool,
     /// The view of `gpurec top`.
     pub top: Option<top::Config>,
     pub metrics: metrics::Config,

@@ -233,7 +233,14 @@ fn running_totals() {
             let events: u64 = words.nth(1).unwrap().parse().unwrap();
             assert!(at > before.0 && events >= before.1 && events <= last, "{report}");
             before = (at, events);
-            for part in ["Memory held: ", "Launches by kernel:", "Copies by direction:", " 0 lost ==="] {
+            for part in [
+                "Memory held: ",
+                "Launches by kernel:",
+                "Copies by direction:",
+                " 0 lost ===",
+                " launches/s, ",
+                " gpurec-demo\n",
+            ] {
                 assert!(report.contains(part), "no {part}: {report}");
             }
         }

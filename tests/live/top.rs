@@ -1,4 +1,4 @@
-//! `gpurec top`.
+//! `gpurec top`, and the processes in `--interval`.
 //! In: a program that launches, copies, fails and waits at a steady pace and writes down how often, and one that hangs; tmux.
 //! Out: the figures on the screen and in JSON are the program's own, and the terminal is afterwards what it was before.
 
@@ -349,6 +349,39 @@ fn the_terminal_is_what_it_was() {
             eventually("the end of gpurec", || recorders().is_empty());
             target.take().map(Started::kill);
             tmux.enter("clear");
+        }
+    });
+}
+
+/// The reports of `--interval` have the wall clock, rates, and a row for each process.
+#[test]
+fn reports_by_process() {
+    live(|room| {
+        let file = room.text("t.jsonl");
+        let words = ["demo", "--interval", "0.4", "--json", "-o", &file, "--", "--loops", "500"];
+        let done = room.run(room.gpurec(&words));
+        done.exited(0);
+        let documents = documents(&done.stderr);
+        assert!(documents.len() >= 2, "{}", done.stderr);
+        let counted = |document: &Value| {
+            let rate = document["total"]["launches_per_sec"].as_f64().unwrap();
+            (rate * document["interval_sec"].as_f64().unwrap()).round() as u64
+        };
+        let trace = crate::trace::Trace::checked(room, &file);
+        let summary = &trace.end["summary"];
+        let all = |key: &str| summary[key].as_u64().unwrap();
+        let most = all("kernel_launches") + all("graph_launches");
+        let shown: u64 = documents.iter().map(counted).sum();
+        assert!(shown > most / 4 && shown <= most, "{shown} of {most}");
+        let last = documents.last().unwrap();
+        let process = process(last, "gpurec-demo").unwrap_or_else(|| panic!("{last}"));
+        assert!(process["held_bytes"].as_u64().unwrap() >= 8 * MIB, "{process}");
+        assert_eq!((&last["lost"], &last["reports_skipped"]), (&0.into(), &0.into()));
+        let mut before = 0.0;
+        for document in &documents {
+            let ts = document["ts"].as_f64().unwrap();
+            assert!(ts > before && document["events"].as_u64().unwrap() > 0, "{document}");
+            before = ts;
         }
     });
 }

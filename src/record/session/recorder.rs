@@ -1,7 +1,7 @@
 //! The threads that turn rings into a trace. In: rings, messages, what the lines need. Out: the worker and the writer,
 //! which run until the recording ends.
 
-use super::super::watch::Watch;
+use super::super::watch::{Form, Watch};
 use super::*;
 use crate::pipeline::worker;
 use crate::serve::state::Teller;
@@ -83,7 +83,7 @@ pub(super) fn start_recorder(
         let sees_xids = session.probes.driver().is_some_and(|driver| driver.sees_no_xids().is_none());
         lines.summary.measure(config.metrics.kernels, sees_xids);
     }
-    if from.view.is_some() {
+    if config.interval.is_some() || from.view.is_some() {
         lines.summary.follow_processes();
     }
     if config.selection.leaves_out() {
@@ -103,8 +103,11 @@ pub(super) fn start_recorder(
     let (sampling, samples) = from.nvml.and_then(devices::serve).unzip();
     worker.devices = samples;
     if has_status || config.interval.is_some() {
-        let width = analysis::width_of_errors();
-        worker.watches.push(Box::new(Watch::new(voice, config.interval, has_status, width)));
+        let form = match config.json {
+            true => Form::Json(header::host_name()),
+            false => Form::Text(analysis::width_of_errors()),
+        };
+        worker.watches.push(Box::new(Watch::new(voice, config.interval, has_status, form)));
     }
     let pusher = from.serving.and_then(|serving| {
         worker.watches.push(Box::new(serving.teller));

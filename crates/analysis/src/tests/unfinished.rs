@@ -73,8 +73,9 @@ fn the_running_report_tells_of_long_calls_alone() {
     let script = hanging();
     script.lines.iter().for_each(|line| summary.add(line));
     let at = |at_ns| {
-        let now = running::Now { at_ns, events: 1, new_events: 1, passed_ns: 1, lost: 0, skipped: 0 };
-        summary.running(&now, 100)
+        let wall = std::time::UNIX_EPOCH;
+        let now = running::Now { at_ns, wall, events: 1, new_events: 1, passed_ns: 1, lost: 0, skipped: 0 };
+        summary.running(&now, &crate::activity::Activity::default(), 100)
     };
     assert!(!at(500_000_000).contains("unfinished"));
     let said = at(3_000_000_000);
