@@ -52,11 +52,11 @@ mod wire;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use cli::Task;
 use process::launch::{self, LaunchError};
-use process::rights;
+use process::{identity, rights};
 
 /// The program.
 pub fn main() -> ExitCode {
@@ -73,6 +73,11 @@ pub fn main() -> ExitCode {
 }
 
 fn perform(task: Task, keep_fds: Vec<i32>) -> Result<u8> {
+    if let Some(name) = identity::unknown_caller() {
+        bail!(
+            "cannot look up the user {name}, who called doas: use sudo, or as root doas env -u DOAS_USER gpurec ..."
+        );
+    }
     if task.needs_no_rights() {
         // These commands read and write files that the user named.
         rights::become_caller().context("cannot drop to the privileges of the user who called sudo")?;

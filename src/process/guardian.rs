@@ -2,11 +2,10 @@
 //!
 //! In: functions that list the stopped processes and read the recorder's last heartbeat (BPF maps, through inherited
 //! descriptors); a terminal that a view covers. Out: SIGCONT to those processes if gpurec dies or does not run for
-//! [`DEADLINE`]; the terminal as it was before the view. The recorder runs
-//! with the caller's user id, so the caller can stop it while another user's process waits for it. The guardian stays
-//! root, so the caller cannot stop it. It keeps open only its pipe and the inherited descriptors, so links detach and
-//! pipelines end without it. At the end, gpurec can pass it descriptors that Linux takes long to close: no process
-//! waits for the guardian.
+//! [`DEADLINE`]; the terminal as it was, if gpurec dies. The recorder runs with the caller's user id, so the caller can
+//! stop it while another user's process waits for it. The guardian stays root, so the caller cannot stop it. It keeps
+//! open only its pipe and the inherited descriptors, so links detach and pipelines end without it. At the end, gpurec
+//! can pass it descriptors that Linux takes long to close: no process waits for the guardian.
 
 use super::fds::close_all_except;
 use super::rights::keep_what_guarding_needs;
@@ -137,7 +136,7 @@ fn guard(pipe: RawFd, mut stops: impl Stops, terminal: Option<&Terminal>, keep_f
         last = at;
     }
     let is_dismissed = dismissed(pipe);
-    // Nothing is left to do here if gpurec itself ended the view.
+    // Does nothing if gpurec itself has ended the view.
     terminal.into_iter().for_each(Terminal::uncover);
     if !is_dismissed {
         resume_all(&mut stops);

@@ -32,6 +32,12 @@ pub fn elevation() -> Option<Elevation> {
     caller().map(|(_, by)| by)
 }
 
+/// The caller's name, if doas names one who cannot be looked up: gpurec must not take such a user for root.
+pub fn unknown_caller() -> Option<String> {
+    let is_root = unistd::getuid().is_root() && unistd::geteuid().is_root();
+    std::env::var("DOAS_USER").ok().filter(|_| is_root && caller().is_none())
+}
+
 fn caller() -> Option<(CallerIds, Elevation)> {
     // Trust these variables only as real root: in a set-user-id program the caller could have written them.
     let trusted = unistd::getuid().is_root() && unistd::geteuid().is_root();

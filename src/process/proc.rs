@@ -189,7 +189,7 @@ pub fn words(command: &[u8]) -> Vec<String> {
     words.map(|word| lossy(word).into_owned()).collect()
 }
 
-/// The user with whose rights a process runs: the name, or a number without one.
+/// The effective user of a process: the name, or the number if it has no name.
 pub fn user(pid: Pid) -> Option<String> {
     effective_uid(pid).ok().map(|uid| user_name(uid).unwrap_or_else(|| uid.to_string()))
 }

@@ -1,6 +1,6 @@
-//! The user's terminal while a view covers it. In: standard input and output. Out: raw mode and the alternate screen, and
-//! afterwards the terminal as it was. If gpurec is killed, the guardian puts it back: a page of memory that both share
-//! says whether that is still to be done. Not here: what is drawn, and which keys there are.
+//! The user's terminal while a view covers it. In: standard input and output. Out: raw mode and the alternate screen;
+//! afterwards the terminal as it was. If gpurec is killed, the guardian restores the terminal: a flag in shared memory
+//! tells it whether that is still to be done. Not here: what is drawn, and which keys there are.
 
 use std::io::{self, IsTerminal, Write};
 use std::mem::MaybeUninit;
@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
-/// The alternate screen, without a cursor, empty.
+/// Switches to the alternate screen, hides the cursor and clears the screen.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[2J\x1b[H";
-/// Plain letters, the cursor, the screen that was there before.
+/// Resets the style, shows the cursor and switches to the previous screen.
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
 const PAGE: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
@@ -29,14 +29,14 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// None if standard input or output is no terminal, or one that cannot move its cursor, or gpurec is a background job
-    /// of it. Call this before the guardian starts.
+    /// None if standard input or output is no terminal, if the terminal cannot move its cursor, or if gpurec is a
+    /// background job. Call this before the guardian starts.
     pub fn open() -> io::Result<Option<Terminal>> {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
         if is_dumb || !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Ok(None);
         }
-        // If it is not gpurec's controlling terminal, gpurec is not a background job of it.
+        // If this fails, the terminal is not gpurec's controlling terminal, and gpurec is not a background job of it.
         let foreground = nix::unistd::tcgetpgrp(io::stdin());
         if foreground.is_ok_and(|group| group != nix::unistd::getpgrp()) {
             return Ok(None);
@@ -83,8 +83,8 @@ impl Terminal {
         })
     }
 
-    /// Makes the terminal what it was before `cover`, once. The modes stay if another program has changed them since: a
-    /// shell does that as soon as its job has ended.
+    /// Restores the terminal as it was before `cover`; a second call does nothing. Modes that another program has set
+    /// since then stay: a shell sets its own as soon as its job has ended.
     pub fn uncover(&self) {
         if !self.is_covered.swap(false, Ordering::SeqCst) {
             return;
@@ -109,8 +109,8 @@ impl Terminal {
     }
 }
 
-/// If gpurec is no longer in the foreground, because the process that waited for it is gone, the terminal stops it at a
-/// change, unless the thread has that signal blocked.
+/// Blocks SIGTTOU during `act`. If the process that waited for gpurec is gone, gpurec may be in the background, and
+/// Linux would stop it when it changes the terminal.
 fn from_the_background<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let set = SigSet::from(Signal::SIGTTOU);
     let before = set.thread_swap_mask(SigmaskHow::SIG_BLOCK);

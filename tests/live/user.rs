@@ -180,7 +180,10 @@ fn by_doas_it_is_the_same() {
         let refused = user.types(room, "doas $GPUREC --as-root -q -o t.jsonl -- touch ran");
         let person = user.types(room, "doas $GPUREC -q -o t.jsonl -- id -un");
         let root = user.types(room, "doas env -u DOAS_USER $GPUREC -q -o r.jsonl -- id -un");
+        let unknown =
+            user.types(room, "doas env DOAS_USER=no-such-user-here $GPUREC -q -o n.jsonl -- id -un");
         fs::remove_file(RULES).unwrap();
+        unknown.exited(125).said("cannot look up the user no-such-user-here").one_sentence();
         refused.exited(2).said("doas env -u DOAS_USER gpurec ... -- COMMAND").one_sentence();
         assert_eq!(person.exited(0).text().trim(), user.name);
         assert_eq!(root.exited(0).text().trim(), "root");
