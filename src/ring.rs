@@ -177,6 +177,10 @@ impl Ring {
         self.waiting() > self.many
     }
 
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
     /// Bytes waiting to be read.
     pub fn waiting(&self) -> usize {
         let end = self.head().load(Ordering::Acquire);

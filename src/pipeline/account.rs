@@ -1,11 +1,12 @@
-//! The account of GPU work: three counts, and every difference by its reason. In: each program's counts, and what the rings
-//! of its processes said. Out: their sums, also of programs that have ended and are no longer known one by one. Pure.
+//! The account of GPU work: three counts, and the reasons for every difference between them. In: the counts of each
+//! program, and the last state of its processes' rings. Out: their sums, which include ended programs that no longer
+//! have counts of their own. Pure.
 
 use crate::gpu::join::{Account, Join, Program};
 use crate::gpu::ring::{Facts, class, state};
 use gpurec_trace::{GpuAccount, GpuReason};
 
-/// What a process's ring said at its end.
+/// The state of a process's ring at its end.
 #[derive(Clone, Copy)]
 pub(super) struct Ended {
     pub pid: u32,
@@ -26,7 +27,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// `rings`: those of the program. `is_lane`: gpurec's library records, rather than the tap.
+    /// `rings`: those of the program. `is_lane`: gpurec's library recorded the work, not the tap.
     pub(super) fn add(&mut self, own: &Account, rings: &[&Ended], is_lane: bool) {
         let sum = &mut self.sum;
         sum.launches += own.launches + own.failed;
@@ -86,7 +87,7 @@ fn no_room(rings: &[&Ended]) -> u64 {
     rings.iter().flat_map(|one| one.facts.no_room).sum()
 }
 
-/// Launches without a kernel for which nothing else is a reason, each with the likeliest.
+/// Launches without a kernel that no other reason explains, by the likeliest reason.
 fn missing(own: &Account, rings: &[&Ended], is_lane: bool) -> [(&'static str, u64); 2] {
     let no_room =
         |one: &&Ended| [class::KERNEL, class::GRAPH, class::API].map(|class| one.facts.no_room[class]);

@@ -24,7 +24,7 @@ use gpurec_trace::{GpuAccount, GpuSource};
 const MOST_STAGED: usize = 1 << 17;
 /// The most records read from one ring before the next ring's turn: few, so that they are written while in the cache.
 const PART: usize = 2 << 10;
-/// How long after a program's end its account is closed. Work waits for the record of its call for half as long.
+/// How long after a program's end its account is closed. Work waits half that time for the record of its call.
 const CLOSED_AFTER_NS: u64 = 10_000_000_000;
 /// Bytes of the kernels' names of one process.
 const NAMES: usize = 4 << 20;

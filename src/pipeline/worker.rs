@@ -70,8 +70,8 @@ impl State {
     }
 }
 
-/// What shows figures during the recording: the reports of `--interval`, the status line, metrics. The recorder supplies
-/// it.
+/// What shows figures during the recording: the reports of `--interval`, the status line, metrics. The recorder
+/// supplies it.
 pub trait Watch: Send {
     fn is_due(&self) -> bool;
     fn show(&mut self, lines: &mut Lines, at_ns: u64, lost: u64);
@@ -146,6 +146,7 @@ impl Worker {
         state: Arc<State>,
     ) -> Worker {
         let order = Order::new(rings.len());
+        let room = rings.iter().map(Ring::size).max().unwrap_or(0);
         let lost_before = loss.before;
         Worker {
             rings,
@@ -174,7 +175,7 @@ impl Worker {
             clock_ticks: ClockTicks::default(),
             devices: None,
             sleeps: Sleeps::default(),
-            pause: Pause::default(),
+            pause: Pause::new(room),
             abandoned: false,
         }
     }
@@ -223,7 +224,7 @@ impl Worker {
             match round {
                 Round::Busy => {}
                 Round::Waits => self.lines.stacks.wait(PAUSE),
-                // A watch may end the pause.
+                // A request to a watch ends the pause.
                 Round::Idle => std::thread::park_timeout(self.pause.time()),
             }
         }
@@ -321,7 +322,8 @@ impl Worker {
             gpu::close_tapped(now.min(released.to), &mut self.lines);
         }
         self.dump_what_is_due(now.min(released.to));
-        // GPU work has rings of its own. With stacks, gpurec reads programs while they run.
+        // Pauses stay short with GPU work, which has rings of its own, and with stacks, which are read from running
+        // programs.
         let is_awaited = self.pauses.is_some() || self.gpu.is_some() || self.lines.stacks.is_on();
         self.pause.after(records, is_awaited);
         match released.stopped {

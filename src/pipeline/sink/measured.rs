@@ -9,9 +9,11 @@ impl Lines {
     /// Names the processes that have just made their first call. It is done at once, because a process may end at any
     /// moment.
     pub(super) fn identify(&mut self) {
+        // Metrics do not name users.
+        let names_users = self.summary.follows_processes();
+        let user_of = |pid| if names_users { proc::user(pid) } else { None };
         while let Some(pid) = self.summary.newcomer() {
-            let by_linux =
-                ByLinux { comm: proc::comm(pid), cgroup: proc::cgroup(pid), user: proc::user(pid) };
+            let by_linux = ByLinux { comm: proc::comm(pid), cgroup: proc::cgroup(pid), user: user_of(pid) };
             self.summary.identify(pid, by_linux);
         }
     }
