@@ -1,4 +1,4 @@
-//! The tables of what processes do. In: rows. Out: tables, whose text `top`, its plain output and `--interval` show. Each
+//! The tables of what processes do. In: rows. Out: tables, which `top`, its plain output and `--interval` show. Each
 //! column is defined once, with the value by which it sorts.
 
 use std::cmp::{Ordering, Reverse};
@@ -12,16 +12,16 @@ const CONTAINER: usize = 12;
 /// Characters of a user's name.
 const USER: usize = 8;
 
-/// Names of the columns that processes can be sorted by, in the order of `COLUMNS`.
+/// A column of the table of processes.
 pub struct ProcessColumn {
     pub head: &'static str,
     column: Column,
     cell: fn(&Row) -> Cell,
-    /// The larger comes first.
+    /// The larger row comes first.
     order: fn(&Row, &Row) -> Ordering,
 }
 
-/// A row whose text is `name`.
+/// Makes `PROCESS`. Each line: title, kind, key in JSON, properties; cell; order.
 macro_rules! columns {
     ($($head:literal $make:ident $key:literal $(. $more:ident ($($arg:literal)?))*, $cell:expr, $order:expr;)*) => {
         pub const PROCESS: &[ProcessColumn] = &[$(ProcessColumn {
@@ -37,7 +37,7 @@ columns! {
     "PID" number "pid" .vital() .at_least(7), |row| Cell::Count(row.pid.into()), |a, b| b.pid.cmp(&a.pid);
     "USER" text "user" .at_least(8), |row| Cell::optional(row.user.as_deref(), user), |a, b| b.user.cmp(&a.user);
     "CONTAINER" text "container" .minor(), |row| Cell::optional(row.container.as_deref(), container),
-        |a, b| a.container.cmp(&b.container);
+        |a, b| b.container.cmp(&a.container);
     "RANK" number "rank" .minor(), |row| Cell::optional(row.rank, |rank| Cell::Count(rank.into())),
         |a, b| b.rank.cmp(&a.rank);
     "GPU" text "devices", |row| Cell::from(Some(row.gpus()).filter(|gpus| !gpus.is_empty())),
@@ -60,7 +60,7 @@ columns! {
     "COMMAND" long "comm" .at_least(8), |row| Cell::from(&row.comm), |a, b| b.comm.cmp(&a.comm);
 }
 
-/// The column by which processes are sorted at first.
+/// The column by which processes are sorted initially.
 pub fn by_launches() -> usize {
     PROCESS.iter().position(|column| column.head == "LAUNCH/s").unwrap_or(0)
 }
@@ -196,12 +196,12 @@ fn container(id: &str) -> Cell {
     Cell::Text(id.chars().take(CONTAINER).collect())
 }
 
-/// What is known of it.
+/// The memory that is known to be held.
 fn held_bytes(row: &Row) -> Option<u64> {
     row.held_bytes().or(row.held_since_bytes())
 }
 
-/// With a plus where it is only what was allocated since the recording began.
+/// With a plus if only the memory that was allocated since the recording began is known.
 fn held(row: &Row) -> Cell {
     match (row.held_bytes(), row.held_since_bytes()) {
         (Some(bytes), _) => Cell::Short(bytes),

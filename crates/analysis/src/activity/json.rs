@@ -1,11 +1,11 @@
-//! The document of `gpurec top --json` and `--interval --json`. In: the activity. Out: JSON, with null for what is not known
-//! and the reason beside it.
+//! The document of `gpurec top --json` and `--interval --json`. In: the activity. Out: JSON, with null for a figure
+//! that is not known, and the reason.
 
 use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 
-use super::{Activity, Counts, HELD_UNKNOWN, NVML_UNKNOWN, Row};
+use super::{Activity, Counts, HELD_UNKNOWN, MEMORY_UNSEEN, NVML_UNKNOWN, Row};
 use gpurec_trace::time;
 
 pub fn document(activity: &Activity, host: &str, at: SystemTime) -> Value {
@@ -40,8 +40,9 @@ fn process(row: &Row) -> Value {
         .collect();
     let by_nvml: Vec<Value> =
         row.nvml.iter().map(|(device, bytes)| json!({"device": device, "bytes": bytes})).collect();
+    let why_held = if row.held_since.is_some() { HELD_UNKNOWN } else { MEMORY_UNSEEN };
     let unknown = [
-        ("held_bytes", row.held.is_none(), HELD_UNKNOWN),
+        ("held_bytes", row.held.is_none(), why_held),
         ("nvml_bytes", row.nvml_bytes().is_none(), NVML_UNKNOWN),
     ];
     let unknown = unknown.into_iter().filter(|(_, is_unknown, _)| *is_unknown);

@@ -1,7 +1,7 @@
 //! What each process does now: rates between two snapshots of the sums by process, for `gpurec top` and `--interval`.
 //!
-//! In: two snapshots. Out: a row for each process that runs, totals, and of one process its threads, kernels and call
-//! sites; as a table (`columns`) and as JSON (`json`). Pure. Not here: the sums (`usage`), and what a terminal shows.
+//! In: two snapshots. Out: a row for each running process, with its threads; totals; the kernels and call sites of one
+//! process; as tables (`columns`) and as JSON (`json`). Pure. Not here: the sums (`usage`), and what a terminal shows.
 
 pub mod columns;
 mod json;
@@ -20,23 +20,25 @@ use gpurec_trace::hash::Map;
 /// Age in nanoseconds from which an unfinished call is reported.
 pub const LONG: u64 = 1_000_000_000;
 
-/// Why the memory that a process holds is not known.
+/// Why the memory that a process holds is not known: it ran before the recording, or the recording does not see every
+/// allocation.
 pub const HELD_UNKNOWN: &str = "what it allocated earlier was not seen";
-const NVML_UNKNOWN: &str = "NVML does not say";
+pub const MEMORY_UNSEEN: &str = "not every allocation and free is seen";
+const NVML_UNKNOWN: &str = "NVML does not report it";
 
 /// Bytes by space.
 pub type Spaces = Vec<(&'static str, u64)>;
 
-/// What all recorded processes did since the snapshot before.
+/// What all recorded processes did since the previous snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Activity {
     /// Since the recording began.
     pub at_ns: u64,
-    /// The time of the rates.
+    /// The time since the previous snapshot, over which rates are computed.
     pub passed_ns: u64,
     /// The processes that run, by number.
     pub rows: Vec<Row>,
-    /// Of all processes, those that ended too.
+    /// Of all processes, including those that ended.
     pub total: Counts,
     pub failed: u64,
     pub lost: u64,
@@ -45,7 +47,7 @@ pub struct Activity {
     pub detail: Option<Detail>,
 }
 
-/// What was counted in the time of the rates.
+/// What was counted since the previous snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub calls: u64,
@@ -72,9 +74,9 @@ pub struct Row {
     pub rank: Option<u32>,
     /// The numbers that the process itself gives its devices.
     pub devices: Vec<u32>,
-    /// The memory that NVML reports of it, by NVML's number of the device.
+    /// The memory that NVML reports for it, by NVML's number of the device.
     pub nvml: Vec<(u32, Option<u64>)>,
-    /// By space, those in use. None: not known.
+    /// Live bytes of the spaces that it uses. None: not known.
     pub held: Option<Spaces>,
     /// The same without what was allocated before the recording.
     pub held_since: Option<Spaces>,
@@ -82,14 +84,14 @@ pub struct Row {
     pub new: Counts,
     /// Failed calls since the recording began, by error.
     pub failed: Vec<(String, u64)>,
-    /// Each of the thread that has most of it: in calls that wait for the GPU, in all calls, and the cost of recording.
+    /// Three maxima over its threads: time in calls that wait for the GPU, time in all calls, cost of recording.
     pub sync_ns: u64,
     pub call_ns: u64,
     pub cost_ns: u64,
     pub threads: Vec<ThreadRow>,
 }
 
-/// What one thread did in the time of the rates.
+/// What one thread did since the previous snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadRow {
     pub tid: u32,
@@ -101,7 +103,7 @@ pub struct ThreadRow {
     pub open: Option<(String, u64)>,
 }
 
-/// Of the one process that was asked for. The most frequent come first.
+/// Details of the requested process. The most frequent kernels and call sites come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
     pub pid: u32,
@@ -113,7 +115,7 @@ pub struct Detail {
 pub struct KernelRow {
     pub name: String,
     pub launches: u64,
-    /// In the time of the rates. None: the snapshot before has no details of the process.
+    /// Since the previous snapshot. None: that snapshot has no details of the process.
     pub new: Option<u64>,
 }
 
@@ -159,7 +161,7 @@ impl Row {
         calls
     }
 
-    /// NVML's numbers of the devices where it knows the process; else those of the process itself. `0-3,7`.
+    /// NVML's numbers of the devices if NVML lists the process; otherwise the process's own numbers. `0-3,7`.
     pub fn gpus(&self) -> String {
         let by_nvml = || self.nvml.iter().map(|(device, _)| *device).collect();
         let mut all: Vec<u32> = if self.nvml.is_empty() { self.devices.clone() } else { by_nvml() };
@@ -175,7 +177,7 @@ impl Row {
 }
 
 impl Activity {
-    /// `container` gives the id of a container by the name of a cgroup.
+    /// `container` returns the id of the container that a cgroup belongs to.
     pub fn between(
         before: &Snapshot,
         now: &Snapshot,
@@ -208,7 +210,7 @@ impl Activity {
         Activity { at_ns, passed_ns, rows, total, failed, lost, new_lost, devices, detail }
     }
 
-    /// What all processes hold, and the number of those of which it is not known.
+    /// The bytes that processes hold, and the number of processes for which that is not known.
     pub fn held(&self) -> (u64, u64) {
         let known = self.rows.iter().filter_map(Row::held_bytes);
         let unknown = self.rows.iter().filter(|row| row.held.is_none()).count();

@@ -13,12 +13,16 @@ impl Summary {
         self.failures.keep_news();
     }
 
-    /// Also the threads, call sites and devices of each process.
+    /// Also follows the threads, call sites and devices of each process.
     pub fn follow_processes(&mut self) {
         if self.usage.is_none() {
             self.measure(0, false);
         }
         self.usage.iter_mut().for_each(|usage| usage.follow());
+    }
+
+    pub fn follows_processes(&self) -> bool {
+        self.usage.as_ref().is_some_and(|usage| usage.follows)
     }
 
     pub(super) fn of(&mut self, pid: u32) -> impl Iterator<Item = &mut Sums> {
@@ -150,7 +154,7 @@ impl Summary {
             }
             if let Some(thread) = part.thread(open.tid).filter(|_| died.is_none()) {
                 thread.sync_ns = thread.sync_ns.saturating_add(if waits { ns } else { 0 });
-                // An older one has lost its end.
+                // Only the newest is open: the ends of older ones were lost.
                 if open.parent.is_none() && thread.open.as_ref().is_none_or(|(_, known)| ns < *known) {
                     thread.open = Some((self.name_of(open.function).to_owned(), ns));
                 }

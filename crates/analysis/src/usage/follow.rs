@@ -1,4 +1,4 @@
-//! What a view by process shows of each beyond its sums: its threads, its call sites, its devices. In: single events. Out:
+//! What is followed of a process beyond its sums: its threads, its call sites, its devices. In: single events. Out:
 //! sums that only grow. A thread that has made no call for a minute gives its place to a new one.
 
 use std::collections::BTreeSet;
@@ -13,12 +13,14 @@ const THREADS: usize = 1024;
 const SITES: usize = 4096;
 const DEVICES: usize = 64;
 
-/// After that time without a call a thread loses its place, if a new one needs it.
+/// A thread without a call for this time loses its place if a new one needs it.
 const IDLE_NS: u64 = 60_000_000_000;
 
 #[derive(Clone, Debug, Default)]
 pub struct Followed {
     threads: Map<u32, Thread>,
+    /// No thread is idle before this time, so a search for one is useless.
+    full_until_ns: u64,
     /// By call site and number of the function.
     sites: Map<(Site, usize), Times>,
     pub devices: BTreeSet<u32>,
@@ -62,8 +64,10 @@ pub struct ThreadPart {
 
 impl Followed {
     pub fn called(&mut self, tid: u32, ts_ns: u64, stepped: bool) {
-        if self.threads.len() >= THREADS && !self.threads.contains_key(&tid) {
+        if self.threads.len() >= THREADS && ts_ns >= self.full_until_ns && !self.threads.contains_key(&tid) {
             self.threads.retain(|_, thread| thread.last_ns.saturating_add(IDLE_NS) > ts_ns);
+            let oldest_ns = self.threads.values().map(|thread| thread.last_ns).min().unwrap_or(0);
+            self.full_until_ns = oldest_ns.saturating_add(IDLE_NS);
         }
         let Some(thread) = entry(&mut self.threads, tid, THREADS) else { return };
         thread.paid.calls += 1;
@@ -123,7 +127,7 @@ mod tests {
         (0..THREADS as u32).for_each(|tid| followed.called(tid, u64::from(tid % 2) * IDLE_NS, false));
         followed.called(5000, IDLE_NS - 1, true);
         let threads = followed.threads(|paid| paid.stepped);
-        assert!(threads.len() == THREADS, "a thread of a moment ago keeps its place");
+        assert!(threads.len() == THREADS, "a thread that was active a moment ago keeps its place");
         followed.called(5000, IDLE_NS, true);
         let threads = followed.threads(|paid| paid.stepped);
         assert_eq!(threads.len(), THREADS / 2 + 1);
@@ -131,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_cannot_use_devices_without_end() {
+    fn the_number_of_devices_is_bounded() {
         let mut followed = Followed::default();
         (0..1000).for_each(|device| followed.used(Some(device)));
         followed.used(None);

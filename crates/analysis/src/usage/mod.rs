@@ -1,4 +1,4 @@
-//! Running sums of what each process did, for what watches a recording while it runs (--metrics, --otlp, top, --interval).
+//! Running sums of what each process did, for views of a running recording (--metrics, --otlp, top, --interval).
 //!
 //! In: what the summary counts, at the place where it counts it, so that both have the same figures; names of
 //! processes. Out: sums by process, and one sum of the ended processes. Memory is bounded by the number of processes
@@ -60,7 +60,7 @@ pub struct Usage {
     /// The number of kernels of each process in a snapshot.
     kernels: usize,
     /// Threads, call sites and devices of processes are followed, and all kernels counted.
-    follows: bool,
+    pub(crate) follows: bool,
     xids: Option<Map<(u32, String), u64>>,
     devices: Map<u32, (u64, Device)>,
 }
@@ -140,19 +140,19 @@ pub struct Part {
     pub cost_ns: u64,
     pub kernels: Vec<(String, u64)>,
     pub has_ended: bool,
-    /// When the process made its first call: another process may have its number later.
+    /// When the process made its first call. A later process with the same PID has another time.
     pub first_ns: u64,
     /// Live bytes, in the order of `Space::ALL`; none if they are not known.
     pub held: Option<[u64; Space::ALL.len()]>,
     /// The same without what was allocated before the recording.
     pub held_since: Option<[u64; Space::ALL.len()]>,
-    /// The numbers that its calls give the devices. Empty if processes are not followed, as what comes after.
+    /// The numbers that its calls give the devices. Empty if processes are not followed, like the fields below.
     pub devices: Vec<u32>,
     pub threads: Vec<ThreadPart>,
     pub detail: Option<Detail>,
 }
 
-/// What is copied only of the process that is asked for.
+/// What is copied only for the requested process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
     /// Launches by kernel.
@@ -305,6 +305,9 @@ impl Usage {
 
     /// What is followed of a process.
     pub(crate) fn followed(&mut self, pid: u32) -> Option<&mut Followed> {
+        if !self.follows {
+            return None;
+        }
         self.processes.get_mut(&pid)?.followed.as_deref_mut()
     }
 
@@ -432,7 +435,7 @@ impl ProcessUsage {
 
     fn detail(&self, followed: &Followed, names: &Names) -> Detail {
         let kernels = self.kernels.all().map(|(index, launches)| ((names.kernel)(index), launches));
-        // Frames of one line may differ by their address.
+        // Two call sites with the same text may differ by their address.
         let mut sites: BTreeMap<(String, String), Times> = BTreeMap::new();
         for (site, function, times) in followed.sites() {
             sites.entry(((names.site)(site), (names.function)(function))).or_default().add(times);
