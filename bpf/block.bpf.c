@@ -50,8 +50,8 @@ struct {
 } sites SEC(".maps");
 
 #if defined(__TARGET_ARCH_x86)
-/* In assembly, because the compiler would make one read of all these, and the verifier allows reads from the context
- * only at fixed places. */
+/* In assembly, because the compiler would merge these reads into one at a variable offset, and the verifier allows
+ * reads from the context only at constant offsets. */
 #define SAVED(at)                                                                          \
 	case at:                                                                           \
 		__asm__ volatile("%0 = *(u64 *)(%1 + " #at ")" : "=r"(value) : "r"(regs)); \

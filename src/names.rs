@@ -1,8 +1,8 @@
-//! Names of users and hosts in a static binary. In: nothing. Out: the C library looks them up in files and by DNS alone.
+//! Names of users and hosts in a static binary. In: nothing. Out: the C library looks them up only in files and by DNS.
 //!
-//! For other sources (nsswitch.conf: systemd, sss, ldap) the C library loads modules, and with them the machine's own C
-//! library, which crashes in a static program of another version. So a static binary does not know users that are in no
-//! file: they have their number, and the groups that sudo names.
+//! For other sources of nsswitch.conf (systemd, sss, ldap) the C library loads modules, and with them the machine's own
+//! C library. If that has another version than the static one, the program crashes. So a static binary cannot look up a
+//! user who is in no file: it knows only the ids and the name that sudo sets.
 
 /// Call this before the first look-up, while there is one thread.
 #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]

@@ -102,10 +102,10 @@ pub struct Options {
     /// One readable line a call on standard error
     #[arg(long)]
     live: bool,
-    /// Print what is held, launched and copied that often, and what each process does, on standard error
+    /// Print what is held, launched and copied, and what each process does, every SECS seconds, on standard error
     #[arg(long, value_name = "SECS", value_parser = interval)]
     interval: Option<Duration>,
-    /// With --interval: as JSON, one document each
+    /// With --interval: print each report as a JSON document
     #[arg(long, requires = "interval")]
     json: bool,
     #[command(flatten)]

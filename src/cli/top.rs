@@ -67,7 +67,7 @@ pub fn config(args: TopArgs) -> Result<Config> {
         top: Some(top::Config { once: args.once, json: args.json }),
         metrics: Default::default(),
         ring: None,
-        // The view has what the summary and the remarks would say.
+        // The view shows what the summary and the remarks would.
         quiet: true,
         verbose: false,
         backend: args.backend,

@@ -204,7 +204,7 @@ impl Join {
         }
     }
 
-    /// Drops the older half, but keeps a process that runs another program now.
+    /// Drops the half of the processes that ended first, but keeps those that run another program now.
     fn forget_ends(&mut self) {
         let mut last: Vec<u64> = self.ends.values().filter_map(|ends| ends.times.back().copied()).collect();
         let middle = last.len() / 2;
@@ -217,8 +217,8 @@ impl Join {
         });
     }
 
-    /// Removes the programs that ended before a time, and returns their accounts. A program stays while `is_open`, which
-    /// gets the time of its end, says that records of it may still come.
+    /// Removes the programs that ended before a time, and returns their accounts. A program stays while records of it
+    /// may still come: `is_open` says so, by the program and the time of its end.
     pub fn close(
         &mut self,
         before: u64,
@@ -356,8 +356,8 @@ impl Join {
         waiting.into_iter().for_each(|one| each(Joined { pid: of.pid, work: one.work, name: one.name, by }));
     }
 
-    /// The recorded call that CUPTI has a record of. A client may let CUPTI name threads as the C library does: then the
-    /// one thread that made such a call at that time is it, now and later.
+    /// The recorded call that CUPTI has a record of. A client may let CUPTI name threads as the C library does: then
+    /// the one thread that made such a call at that time is it, now and later.
     fn call_of(&mut self, of: Program, api: &Api, is_launch: bool) -> Caller {
         let Some(process) = self.processes.get_mut(&of) else { return Caller::Call(None) };
         let known = process.aliases.get(&api.tid).copied().unwrap_or(api.tid);

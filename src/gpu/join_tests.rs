@@ -257,7 +257,7 @@ fn programs_that_come_and_go_take_bounded_memory() {
     let (mut join, mut out, mut closed) = (Join::default(), Out::default(), Vec::new());
     let programs = 3 * MOST_PROGRAMS as u64;
     for n in 0..programs {
-        // Numbers are used again.
+        // PIDs are reused.
         let (pid, at) = ((n % (2 * MOST_PROGRAMS as u64)) as u32, 1000 * n);
         join.watch(pid);
         join.begin(pid, pid, at + 1, n, true);
@@ -275,7 +275,7 @@ fn programs_that_come_and_go_take_bounded_memory() {
 }
 
 #[test]
-fn a_program_of_which_something_may_come_keeps_its_account() {
+fn a_program_with_records_to_come_keeps_its_account() {
     let (mut join, mut out) = (Join::default(), Out::default());
     join.watch(5);
     join.begin(5, 5, 100, 1, true);

@@ -30,7 +30,7 @@ use gpurec_trace::time;
 const FOLDER: &str = "traces";
 const LATEST: &str = "latest";
 const FOLDER_FLAGS: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
-/// Levels 2 to 5 make traces larger and take longer.
+/// Level 1 is faster than levels 2 to 5, and its traces are smaller.
 const ZSTD_LEVEL: i32 = 1;
 /// How long a file may stay in use by a recording that has ended.
 const LOCK_WAIT: Duration = Duration::from_secs(1);

@@ -17,8 +17,8 @@ use crate::probe::overhead_control::{self, OverheadControl, STACKS};
 use crate::wire::{Spender, Spent, StackSpent};
 use gpurec_trace::{Action, Budget, Level, Why};
 
-/// How often the counters are read: near the budget, and while no thread is near it. A hot loop may run unchecked for
-/// that long.
+/// How often the counters are read: while a thread is near its budget, and while none is. A hot loop runs unchecked for
+/// at most that time.
 const LOOK: Duration = Duration::from_millis(20);
 const CALM_LOOK: Duration = Duration::from_millis(50);
 /// Counters of a thread without calls for this number of intervals are removed.

@@ -1,5 +1,6 @@
-//! The state of the GPUs in a recording with `--gpu`, `--metrics`, `--otlp` or of `top`. In: the configuration, the user and their
-//! environment. Out: what the worker reads. Whatever fails here, the recording continues without `device` lines.
+//! The state of the GPUs in a recording with `--gpu`, `--metrics` or `--otlp`, and in `gpurec top`. In: the
+//! configuration, the user and their environment. Out: what the worker reads. Whatever fails here, the recording
+//! continues without `device` lines.
 
 use std::os::fd::AsRawFd;
 use std::time::Duration;

@@ -92,7 +92,7 @@ impl Config {
         libbpf_rs::set_print(None);
         let cpus = libbpf_rs::num_possible_cpus()?;
         let usual = (cpus * 16 * MIB).clamp(128 * MIB, 512 * MIB);
-        // The rings bridge a slow disk, and lines that stay in memory wait for none.
+        // Large rings bridge a slow disk. Lines that stay in memory wait for no disk.
         let in_memory = self.flight.is_some_and(|flight| flight.in_memory);
         let total = self.ring.unwrap_or(if in_memory { usual / 2 } else { usual });
         let share = (total / cpus).max(64 << 10);

@@ -117,7 +117,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// `is_covered`: a view is on the terminal, so texts wait for the end.
+    /// `is_covered`: a view covers the terminal, so texts wait for the end.
     pub fn start(status: Option<Status>, is_covered: bool) -> io::Result<Screen> {
         let (queue, entries) = bounded(WAITING);
         let (ending, ended) = bounded(0);
@@ -185,7 +185,7 @@ struct Painter {
     status: Option<Status>,
     /// The status line that is on the screen.
     drawn: Option<String>,
-    /// Texts that wait for the end, behind a view.
+    /// Texts that wait for the end, because a view covers the terminal.
     kept: Option<Vec<String>>,
     out: Out,
     losses: Arc<RowLosses>,

@@ -209,7 +209,7 @@ pub fn run(config: &Config) -> Result<u8> {
     };
     session.report_ready();
     let why = session.wait(&recorder, &mut signals)?;
-    // The terminal is the user's again before the hooks are removed, which may take long.
+    // Ends the view, and so restores the terminal, before the hooks are removed, which may take long.
     session.view = None;
     // A slow detach or a slow disk may block this thread from here on: signals get a thread of their own.
     let leave = session.watch_signals(signals, &why, recorder.state.clone())?;
@@ -267,7 +267,7 @@ impl Session<'_> {
         }
     }
 
-    /// The recording works without a service manager that knows of it.
+    /// Reports to systemd that the recording has begun. If that fails, the recording continues.
     fn report_ready(&mut self) {
         if matches!(self.targets, Targets::Command(_)) {
             return;

@@ -30,7 +30,7 @@ pub struct Watch {
 pub enum Form {
     /// For people, in this number of columns.
     Text(usize),
-    /// One document each, with the name of the host.
+    /// Each report is one JSON document, with the name of the host.
     Json(String),
 }
 

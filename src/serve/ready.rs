@@ -9,7 +9,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Does nothing where no service manager waits for it.
+/// Does nothing if no service manager set NOTIFY_SOCKET.
 pub fn report() -> io::Result<()> {
     match std::env::var_os("NOTIFY_SOCKET") {
         Some(name) => send(&name),

@@ -14,7 +14,7 @@ use crate::pipeline::sink::Lines;
 use crate::pipeline::worker::Watch;
 use gpurec_analysis::usage::Snapshot;
 
-/// The most requests that wait: each serving thread has one at a time.
+/// The most requests that can wait. Each serving thread has one at a time.
 const WAITING: usize = 8;
 
 /// A copy of the sums.
@@ -82,7 +82,7 @@ impl Teller {
         Some(Arc::new(State { usage, start: self.start, now: SystemTime::now(), dropped }))
     }
 
-    /// Answers what waits: one copy serves all that ask for the same details.
+    /// Answers the waiting requests. One copy serves consecutive requests for the same details.
     fn answer(&self, lines: &mut Lines, at_ns: u64) {
         let mut made: Option<(Option<u32>, Arc<State>)> = None;
         for Request { to, wake, detail } in self.requests.try_iter() {

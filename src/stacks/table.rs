@@ -1,8 +1,8 @@
-//! The stacks of a recording. In: functions and frames as BPF read them. Out: each distinct stack once, as a line of the
-//! trace, and the number by which calls refer to it. Pure. Not here: native symbols.
+//! The stacks of a recording. In: functions and frames as BPF read them. Out: each distinct stack once, as a line of
+//! the trace, and the number by which calls refer to it. Pure. Not here: native symbols.
 //!
 //! The memory for what programs send is bounded: beyond the limits stacks are counted and left out. The entries of a
-//! program go when it ends, because each of BPF's keys and numbers belongs to one program.
+//! program are removed when it ends, because each of BPF's keys and numbers belongs to one program.
 
 use std::borrow::Cow;
 use std::hash::BuildHasher;

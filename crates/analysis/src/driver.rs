@@ -147,7 +147,7 @@ impl Driver {
         }
     }
 
-    /// A recording may look for Xids alone, so a line does not say that it looked for more.
+    /// Does not set `seen`: a recording may look for Xids and for nothing else in nvidia.ko.
     pub fn xid(&mut self, ts_ns: u64, xid: &Xid) {
         self.figures.xid_count += 1;
         if self.figures.xids.len() < XIDS {

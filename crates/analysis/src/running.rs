@@ -30,7 +30,8 @@ pub struct Now {
 }
 
 impl Summary {
-    /// Rates and processes since the last report; then memory held, launches by kernel, copies by direction, failures, and calls that do not return.
+    /// Rates and processes since the last report; then memory held, launches by kernel, copies by direction, failures,
+    /// and calls that do not return.
     pub fn running(&self, now: &Now, activity: &Activity, width: usize) -> String {
         let mut page = Page::new(width);
         let rate = u128::from(now.new_events) * 1_000_000_000 / u128::from(now.passed_ns.max(1));

@@ -62,8 +62,8 @@ impl Column {
         Column { worth: Worth::Least, ..self }
     }
 
-    /// At least that wide, so that a table that is drawn again and again does not move; a name is cut to that before
-    /// columns are dropped.
+    /// Sets a minimum width, so that the columns of a table that is redrawn do not move. A name is cut to this width
+    /// before columns are dropped.
     pub const fn at_least(self, least: usize) -> Column {
         Column { least, ..self }
     }
@@ -104,7 +104,7 @@ pub enum Cell {
     Bytes(u64),
     /// Bytes with three digits.
     Short(u64),
-    /// A count, and the time in nanoseconds in which it was made, shown as a rate a second.
+    /// A count, and the nanoseconds that it took, shown as a rate per second.
     PerSecond(u64, u64),
     /// Bytes per second.
     Rate(u64),
@@ -291,7 +291,8 @@ impl Table {
         self.rows.truncate(rows);
     }
 
-    /// Indented by the gap between cells. If a row does not fit into `width`, it cuts names, and then drops number columns.
+    /// Indented by the gap between cells. If a row does not fit into `width`, it cuts names, and then drops number
+    /// columns.
     pub fn text(&self, width: usize) -> Vec<String> {
         let mut columns: Vec<FilledColumn> =
             (0..self.columns.len()).filter_map(|at| self.filled(at)).collect();

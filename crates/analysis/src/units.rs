@@ -66,7 +66,7 @@ pub fn short_size(bytes: u64) -> String {
     )
 }
 
-/// How many a second, with three digits, in units of 1000: `12.3k`. `count` in `ns`.
+/// The rate per second of `count` in `ns`, with three digits, in units of 1000: `12.3k`.
 pub fn per_second(count: u64, ns: u64) -> String {
     const UNITS: [(&str, u128); 5] =
         [("", 1), ("k", 1000), ("M", 1_000_000), ("G", 1_000_000_000), ("T", 1_000_000_000_000)];
@@ -80,7 +80,7 @@ pub fn per_second(count: u64, ns: u64) -> String {
     format!("{}{name}", three_digits(count, unit * ns))
 }
 
-/// `n` in that unit, with three digits, and all digits before the point.
+/// `n` in that unit, with three digits; more only if there are more before the point.
 fn three_digits(n: u128, unit: u128) -> String {
     let rounded = |digits: u32| (n * 10u128.pow(digits) + unit / 2) / unit;
     let digits = (1..=2).rev().find(|digits| rounded(*digits) < 1000).unwrap_or(0);

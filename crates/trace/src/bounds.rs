@@ -150,7 +150,7 @@ impl<const BYTES: usize> BytesLeft<BYTES> {
         left.is_some()
     }
 
-    /// What was taken is free again.
+    /// Frees bytes that were taken.
     pub fn give_back(&mut self, bytes: usize) {
         self.0 = self.0.saturating_add(bytes).min(BYTES);
     }

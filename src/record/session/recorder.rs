@@ -28,7 +28,7 @@ pub(super) struct Sources {
     pub has_rank: bool,
     pub nvml: Option<Nvml>,
     pub serving: Option<metrics::Serving>,
-    /// Answers what `gpurec top` asks.
+    /// Answers the requests of `gpurec top`.
     pub view: Option<Teller>,
 }
 

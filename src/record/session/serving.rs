@@ -1,5 +1,5 @@
-//! Metrics and the view of a recording. In: the open port, the terminal. Out: the threads that serve. Not here: what they
-//! serve.
+//! Metrics and the view of a recording. In: the open port, the terminal. Out: the threads that serve them. Not here:
+//! what they show.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -1,8 +1,8 @@
 //! Metrics of a recording: `--metrics` and `--otlp`.
 //!
 //! In: the summary's sums by process. Out: OpenMetrics by HTTP, OTLP by HTTP. The thread that empties the rings copies
-//! the sums on request (`super::state`), and does nothing else for metrics; threads of this module make names, labels and
-//! texts from a copy. Not here: what is counted (gpurec_analysis::usage).
+//! the sums on request (`super::state`), and does nothing else for metrics; threads of this module make names, labels
+//! and texts from a copy. Not here: what is counted (gpurec_analysis::usage).
 
 mod families;
 mod http;

@@ -1,5 +1,5 @@
-//! How the view looks. In: the model, and the size of the terminal. Out: lines, with ratatui. ASCII alone, and nothing that
-//! only a colour says. Not here: what is shown, and the terminal.
+//! How the view looks. In: the model, and the size of the terminal. Out: lines for ratatui, in ASCII. No information is
+//! shown by colour alone. Not here: what is shown, and the terminal.
 
 use std::time::SystemTime;
 
@@ -12,33 +12,33 @@ use super::Place;
 use super::model::{Model, Open};
 use crate::ui::clean;
 use gpurec_analysis::activity::columns::{self, PROCESS};
-use gpurec_analysis::activity::{HELD_UNKNOWN, Row, Spaces};
+use gpurec_analysis::activity::{HELD_UNKNOWN, MEMORY_UNSEEN, Row, Spaces};
 use gpurec_analysis::short_size;
 use gpurec_analysis::table::Table;
 use gpurec_trace::{Device, time};
 
 const HELP: &[(&str, &str)] = &[
     ("Up, Down", "select a process; also PgUp, PgDn, Home, End"),
-    ("Enter", "open its details: threads, kernels, call sites; again: back"),
+    ("Enter", "open its details (threads, kernels, call sites), or close them"),
     ("s, S", "sort by the next, the previous column"),
     ("r", "reverse the order"),
     ("/", "filter by PID, name, user, container or rank; Esc: show all"),
     ("p", "pause the view; the recording runs on"),
     ("q, Ctrl-C", "quit"),
     ("", ""),
-    ("GPU", "as NVML numbers it; where NVML does not know, as the process does"),
+    ("GPU", "NVML's number; if NVML does not list the process, its own number"),
     ("HELD", "allocated and not freed; +N: since the recording began, because"),
     ("", "what was allocated earlier was not seen"),
     ("NVML", "memory of the process, as NVML reports it"),
     ("LAUNCH/s", "launches of kernels and graphs"),
     ("COPY/s", "bytes copied and set, a second"),
-    ("SYNC%", "time in calls that wait for the GPU, of the thread with most"),
-    ("CUDA%", "time in CUDA calls, of the thread with most"),
-    ("OVH%", "what recording took of the time of a thread"),
+    ("SYNC%", "time in calls that wait for the GPU, of the thread with the most"),
+    ("CUDA%", "time in CUDA calls, of the thread with the most"),
+    ("OVH%", "time that recording costs, of the thread with the most"),
     ("FAIL", "failed calls since the recording began"),
 ];
 
-/// The letters of the view.
+/// Whether text has colours.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     pub has_colour: bool,
@@ -104,7 +104,8 @@ fn head(model: &Model, place: &Place, look: Look, height: usize) -> Vec<Line<'st
             Span::raw(filter),
         ]),
     ];
-    let room = height / 8;
+    // The help needs the whole height of a terminal with 24 lines.
+    let room = if model.open == Open::Help { 0 } else { height / 8 };
     lines.extend(activity.devices.iter().take(room).map(|device| Line::raw(format!(" {}", state(device)))));
     if activity.devices.len() > room && room > 0 {
         lines.pop();
@@ -168,7 +169,7 @@ fn list(model: &Model, width: usize, height: usize) -> Vec<Line<'static>> {
     shown
 }
 
-/// The titles of the columns; the one that is sorted by is marked.
+/// The titles of the columns. The title of the sort column is marked.
 fn titles(text: &str, model: &Model, width: usize) -> Line<'static> {
     let text = padded(text, width);
     let sorted = column(model);
@@ -189,7 +190,7 @@ fn titles(text: &str, model: &Model, width: usize) -> Line<'static> {
     }
 }
 
-/// The title of the column that is sorted by.
+/// The title of the sort column.
 fn column(model: &Model) -> &'static str {
     PROCESS.get(model.sort).map_or("", |column| column.head)
 }
@@ -220,7 +221,7 @@ fn details(model: &mut Model, place: &Place, width: usize, height: usize) -> Vec
     lines.into_iter().skip(model.scroll).take(height).collect()
 }
 
-/// What is known of the process.
+/// Facts about the process: its name, memory, rates, failed calls and open calls.
 fn facts(row: &Row) -> Vec<Line<'static>> {
     let named = [
         row.user.as_ref().map(|user| format!("user {}", clean(user))),
@@ -239,7 +240,7 @@ fn facts(row: &Row) -> Vec<Line<'static>> {
     let held = match (&row.held, &row.held_since) {
         (Some(held), _) => spaces(held),
         (None, Some(held)) => format!("{} since the recording began; {HELD_UNKNOWN}", spaces(held)),
-        (None, None) => "not known: not every allocation and free is seen".to_owned(),
+        (None, None) => format!("not known: {MEMORY_UNSEEN}"),
     };
     lines.push(Line::raw(format!(" memory held: {held}")));
     if !row.nvml.is_empty() {
@@ -285,7 +286,7 @@ fn joined(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// To the end of the line, so that all of it has the style.
+/// Pads a text to the end of the line, so that the whole line has its style.
 fn padded(text: &str, width: usize) -> String {
     format!("{text:<width$}")
 }

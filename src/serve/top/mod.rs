@@ -1,7 +1,7 @@
 //! The view of `gpurec top`: what each process does, once a second.
 //!
 //! In: copies of the sums by process. Out: a view on the terminal (`terminal`), or text or JSON on standard output
-//! (`plain`). A thread of its own asks for the copies and writes. Not here: what is counted (gpurec_analysis::usage), and
+//! (`plain`). A separate thread requests the copies and writes. Not here: what is counted (gpurec_analysis::usage), and
 //! rates (gpurec_analysis::activity).
 
 mod draw;
@@ -26,16 +26,16 @@ use crate::process::terminal::Terminal;
 use gpurec_analysis::activity::Activity;
 use gpurec_analysis::usage::Snapshot;
 
-/// The time of the rates.
+/// The time between two samples, over which rates are computed.
 const EVERY: Duration = Duration::from_secs(1);
-/// How often the thread looks for what has changed.
+/// How often the thread checks for samples, keys and the end.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long the end of the recording waits for a terminal that takes nothing.
+/// How long the end of the recording waits if the terminal accepts no output.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// One measured second, then the end.
+    /// Print one measured second, then end.
     pub once: bool,
     pub json: bool,
 }
@@ -51,7 +51,7 @@ pub fn terminal(config: Option<&Config>) -> Result<Option<Arc<Terminal>>> {
     }
 }
 
-/// What the view says about where it is.
+/// What the view shows about the recording itself.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
     pub host: String,
@@ -69,7 +69,7 @@ pub struct View {
 }
 
 impl View {
-    /// Returns the view, and what answers it on the thread that empties the rings.
+    /// Returns the view, and the `Teller` that answers its requests on the thread that empties the rings.
     pub fn start(
         config: Config,
         place: Place,
@@ -81,7 +81,7 @@ impl View {
         let samples = Samples { asker, stop: stop.clone(), asked: None, before: None, next: Instant::now() };
         let (over, on) = (Over(is_over.clone(), ending), terminal.clone());
         thread::Builder::new().name("gpurec-top".into()).spawn(move || {
-            // Says that the view is over, also if this thread panics.
+            // Marks the view as over, also if this thread panics.
             let _over = over;
             match on {
                 Some(terminal) => terminal::run(samples, &place, &terminal),
@@ -91,7 +91,7 @@ impl View {
         Ok((View { is_over, stop, ended, terminal }, teller))
     }
 
-    /// The user has left the view, or nothing reads it any more.
+    /// The user has left the view, or its output is closed.
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
@@ -125,11 +125,11 @@ struct Samples {
     next: Instant,
 }
 
-/// A sample, with what happened since the one before.
+/// A sample, with what happened since the previous one.
 struct Sample {
     state: Arc<State>,
     activity: Activity,
-    /// There is none before it: the rates are those since the recording began.
+    /// No sample came before it: the rates are those since the recording began.
     is_first: bool,
 }
 
@@ -138,7 +138,7 @@ impl Samples {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// The next sample, if it is there. `detail`: the process to copy details of.
+    /// The next sample, if it has arrived. `detail`: the process to copy details of.
     fn take(&mut self, detail: Option<u32>) -> Option<Sample> {
         if self.asked.is_none() && Instant::now() >= self.next {
             self.asked = self.asker.ask_for(None, detail);

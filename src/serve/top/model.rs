@@ -1,5 +1,5 @@
-//! What the view shows. In: samples and keys. Out: the processes that are shown, in order, the one that is selected, and
-//! whether its details are open. Pure. Not here: terminals, and how anything looks.
+//! What the view shows. In: samples and keys. Out: the listed processes in order, the selected process, and whether its
+//! details are open. Pure. Not here: terminals, and how anything looks.
 
 use std::time::{Duration, SystemTime};
 
@@ -84,7 +84,7 @@ impl Default for Model {
 }
 
 impl Model {
-    /// A new sample. While the view is paused it is not shown.
+    /// Shows a new sample, unless the view is paused.
     pub fn update(&mut self, activity: Activity, now: SystemTime, is_first: bool) {
         if self.is_paused {
             return;
@@ -112,7 +112,7 @@ impl Model {
         self.selected
     }
 
-    /// For how long the sums were recorded.
+    /// The time since the recording began.
     pub fn recorded(&self) -> Duration {
         Duration::from_nanos(self.activity.at_ns)
     }
@@ -191,7 +191,7 @@ impl Model {
         }
     }
 
-    /// The selected process stays selected wherever it is now; if it is not shown any more, the one at its place is.
+    /// Keeps the selected process selected if it has moved. If it is no longer listed, selects the one at its place.
     fn settle(&mut self) {
         let rows = self.rows();
         let at = rows.iter().position(|row| Some(row.pid) == self.selected);
@@ -204,7 +204,7 @@ impl Model {
     }
 }
 
-/// `filter` is in small letters.
+/// `filter` is in lower case.
 fn passes(row: &Row, filter: &str) -> bool {
     let (pid, rank) = (row.pid.to_string(), row.rank.map(|rank| format!("rank {rank}")));
     let texts = [Some(&pid), Some(&row.comm), row.user.as_ref(), row.container.as_ref(), rank.as_ref()];

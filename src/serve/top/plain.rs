@@ -1,5 +1,5 @@
-//! The view without a terminal. In: samples. Out: text or JSON on standard output, for each measured second. The thread may
-//! wait for a slow reader; the recording never does.
+//! The view without a terminal. In: samples. Out: text or JSON on standard output, for each measured second. This
+//! thread may wait for a slow reader; the recording does not.
 
 use std::io::Write;
 use std::thread;
@@ -11,7 +11,7 @@ use gpurec_analysis::activity::{Activity, columns};
 use gpurec_analysis::width_of_output;
 use gpurec_trace::time;
 
-/// Ends with the recording, after one second with `--once`, or when nothing reads the output any more.
+/// Ends with the recording, after one second with `--once`, or when the output is closed.
 pub fn run(mut samples: Samples, place: &Place, config: Config) {
     while !samples.is_stopped() {
         let Some(sample) = samples.take(None).filter(|sample| !sample.is_first) else {

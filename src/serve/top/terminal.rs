@@ -1,6 +1,6 @@
-//! The view on a terminal. In: samples, and keys. Out: the screen; the terminal as it was when the view ends: by a key, with
-//! the recording, or because the process that started gpurec is gone. Not here: what is shown (`model`) and how it looks
-//! (`draw`).
+//! The view on a terminal. In: samples, and keys. Out: the screen. The view ends by a key, with the recording, or
+//! because the process that started gpurec is gone; then it restores the terminal. Not here: what is shown (`model`)
+//! and how it looks (`draw`).
 
 use std::io::{self, BufWriter};
 use std::os::unix::process::parent_id;
@@ -17,7 +17,7 @@ use gpurec_analysis::paper;
 
 pub fn run(mut samples: Samples, place: &Place, terminal: &Arc<Terminal>) {
     terminal.uncover_at_panic();
-    // An error is one of the terminal: it is gone, and nothing can be said on it.
+    // Every error here means that the terminal is gone, so there is no place for a message.
     let _ = terminal.cover().and_then(|()| show(&mut samples, place, terminal));
     terminal.uncover();
 }
@@ -31,7 +31,7 @@ fn show(samples: &mut Samples, place: &Place, terminal: &Terminal) -> io::Result
     let mut has_changed = true;
     // A panic of another thread has uncovered the terminal.
     while !samples.is_stopped() && terminal.is_covered() {
-        // A view without the shell or the sudo that waited for it would keep the terminal from its next user.
+        // If the shell or the sudo that waited for gpurec is gone, another program may use the terminal.
         if parent_id() != parent {
             break;
         }
@@ -56,7 +56,7 @@ fn show(samples: &mut Samples, place: &Place, terminal: &Terminal) -> io::Result
     Ok(())
 }
 
-/// Ctrl-L: another program has written on the screen.
+/// Ctrl-L redraws a screen on which another program has written.
 fn is_redraw(event: &Event) -> bool {
     let redraw = KeyEvent::new(KeyCode::Char('l'), KeyModifiers::CONTROL);
     matches!(event, Event::Key(key) if *key == redraw)

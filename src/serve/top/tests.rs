@@ -129,7 +129,17 @@ fn any_size() {
 }
 
 #[test]
-fn nothing_but_letters_without_colour() {
+fn the_help_fits_into_24_lines_beside_many_devices() {
+    let mut now = activity(3);
+    now.devices = vec![now.devices[0].clone(); 8];
+    let mut model = model(now);
+    model.key(Key::Char('h'));
+    let lines = lines(&mut model, 80, 24);
+    assert!(lines.iter().any(|line| line.starts_with(" FAIL ")), "{lines:#?}");
+}
+
+#[test]
+fn without_colour_only_modifiers_mark_text() {
     let mut lost = activity(2);
     (lost.lost, lost.new_lost) = (7, 2);
     let mut model = model(lost);
