@@ -5,7 +5,7 @@
 
 In: a Containerfile of FROM scratch, LABEL, COPY, WORKDIR, EXPOSE, ENTRYPOINT
 and CMD (anything else is refused), the folder with the files that it copies,
-amd64 or arm64, and SOURCE_DATE_EPOCH as the time of everything. Out: an OCI
+amd64 or arm64, and SOURCE_DATE_EPOCH, the time of every file. Out: an OCI
 archive for `podman load`, `docker load`, `skopeo copy oci-archive:` and
 `ctr image import`. The same input gives the same bytes. Not here: pushing it.
 """
@@ -69,11 +69,11 @@ class Layer:
 
 
 def build(containerfile, context, moment):
-    """The layer, as bytes, and the image's configuration as far as the file says it."""
+    """Returns the layer, as bytes, and the part of the image's configuration that the file sets."""
     layer, config = Layer(moment), {}
     for number, (word, rest) in enumerate(instructions(containerfile)):
         if (word == "FROM") != (number == 0) or word == "FROM" and rest != "scratch":
-            sys.exit("image.py: an image begins with FROM scratch, and has no other")
+            sys.exit("image.py: the file must begin with FROM scratch, and have no other FROM")
         if word == "LABEL":
             config.setdefault("Labels", {}).update(pair.split("=", 1) for pair in shlex.split(rest))
         elif word == "COPY":

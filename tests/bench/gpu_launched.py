@@ -2,8 +2,8 @@
 
 The library of --gpu is loaded when CUDA is initialised, and stays. So gpurec launches a new process in each round; no
 other process is measured meanwhile, because gpurec's hooks are in all of them. Two other processes run through all
-rounds: one that no tool has ever recorded, and one for torch.profiler, because CUPTI stays loaded in it. CUPTI costs
-that one time also when the profiler is off. --gpu and torch.profiler are compared with processes without CUPTI.
+rounds: one that no tool has ever recorded, and one for torch.profiler, because CUPTI stays loaded in it and slows it
+down even while the profiler is off. So --gpu and torch.profiler are compared with processes without CUPTI.
 """
 
 import json

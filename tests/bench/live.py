@@ -1,7 +1,7 @@
-"""What the recorder costs that always runs: `--all --budget 2 --metrics --last`. In: callers at a rate, 200
-processes at once. Out: samples and figures; (m).
+"""What an always-on recorder costs: `--all --budget 2 --metrics --last`. In: callers at a rate, 200 processes at once.
+Out: samples and figures; (m).
 
-All CUDA programs of the machine are recorded: what else calls CUDA meanwhile is in these figures.
+It records all CUDA programs of the machine, so others that run meanwhile are in these figures.
 """
 
 import http.client
@@ -21,7 +21,7 @@ PROCESSES, SCRAPES = 200, 60
 
 
 class AlwaysOn(Recorder):
-    """The recorder as a unit of a machine runs it, once its metrics are served."""
+    """A recorder with the options of gpurec.service, which serves its metrics when the constructor returns."""
 
     def __init__(self, bench, *more, last="60s"):
         with socket.socket() as free:
@@ -49,7 +49,7 @@ class AlwaysOn(Recorder):
         text = answer.read().decode()
         client.close()
         if answer.status != 200:
-            raise Failed(f"{path} was answered with {answer.status}")
+            raise Failed(f"gpurec answered {path} with {answer.status}")
         return text, 1000 * (time.monotonic() - began)
 
     def end(self):
@@ -58,7 +58,7 @@ class AlwaysOn(Recorder):
 
 
 def always_on(bench):
-    """What leaves the part that is kept is read once more: with so short a part that is in the figures."""
+    """The recorder reads each line again when it leaves the kept part. A short part brings that into the figures."""
     return AlwaysOn(bench, last=f"{SETTLE}s")
 
 
@@ -72,7 +72,7 @@ def budget_alone(bench):
 
 
 def at_rate(bench, programs, rate, recorder):
-    """A caller at a rate: (its CPU seconds a call, the recorder's share of a CPU after a moment)."""
+    """Runs a caller at a rate. Returns its CPU seconds a call, and the recorder's share of a CPU once it settled."""
     seconds = SETTLE + SECONDS
     words = [programs.hits, "rate", FUNCTION, rate, seconds, programs.libraries["push"]]
     process = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, text=True)
@@ -88,7 +88,7 @@ def at_rate(bench, programs, rate, recorder):
     return (used.ru_utime + used.ru_stime) / calls, share
 
 
-@part("live", "(m) the recorder that always runs: its CPU and memory, its target, a scrape; six minutes", 3)
+@part("live", "(m) the always-on recorder: its CPU and memory, the caller's CPU, a scrape; six minutes", 3)
 def live(bench):
     programs = Programs(bench)
     tools = {NOTHING: lambda: None, BUDGET: lambda: budget_alone(bench), ALWAYS_ON: lambda: always_on(bench)}
@@ -123,7 +123,7 @@ def series_of_callers(recorder):
 
 
 def scraped(bench, programs):
-    """Processes that call, and how long a scrape of all takes."""
+    """Scrapes the metrics of PROCESSES processes that make calls."""
     recorder = AlwaysOn(bench)
     words = [programs.hits, "rate", FUNCTION, 20, 3600, programs.libraries["push"]]
     callers = [bench.start(words, stdout=subprocess.DEVNULL) for _ in range(PROCESSES)]
@@ -134,7 +134,7 @@ def scraped(bench, programs):
         time.sleep(0.5)
     times = []
     for _ in range(SCRAPES):
-        # Scrapes within 20 ms of another have its answer.
+        # A scrape within 20 ms of another gets the same answer.
         time.sleep(0.1)
         text, ms = recorder.get("/metrics")
         times.append(ms)

@@ -1,6 +1,6 @@
-"""The recorder that always runs, for a long time: programs come and go, some fail, some crash, some are killed. In:
-the stand-in program and libraries of the demo, which count their own calls; --minutes. Out: how its memory,
-descriptors, BPF objects and files develop, and whether its counters are the programs' own figures; (n).
+"""A long run of the always-on recorder: programs come and go; some fail, crash or are killed. In: the stand-in program
+and libraries of the demo, which count their own calls; --minutes. Out: how the recorder's memory, descriptors, BPF
+objects and files develop, and whether its counters equal the programs' own; (n).
 """
 
 import re
@@ -15,7 +15,7 @@ from .tools import files_kb
 
 SAMPLE_S, SCRAPE_S, PAUSE_S = 5, 10, 0.4
 CASE, TOOL = "programs come and go", "always on"
-# One after the other. Of a program that is killed or crashes its own figures are lost with it.
+# Started one after the other. A program that crashes or is killed writes no counts of its own.
 PROGRAMS = [
     ["--loops", "10"],
     ["--loops", "5", "--threads", "3", "--fork"],
@@ -25,7 +25,7 @@ PROGRAMS = [
 ]
 KILLED = PROGRAMS[4]
 # Microseconds of a stand-in kernel. Calls of the slow programs cost less than the budget, so each is counted. In the
-# last part of the time programs are fast, and functions are given up.
+# last third of the time programs are fast, and the budget gives functions up.
 SLOW, FAST, HELD = 1000, 5, 2_000_000
 SLOW_PART = 2 / 3
 SERIES = re.compile(r"(gpurec_\w+?)(?:\{(.*)\})? (\S+)")
@@ -33,7 +33,7 @@ LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Standin:
-    """The demo's program and libraries, from a demo that waits."""
+    """The demo's program and libraries, copied while a demo waits."""
 
     def __init__(self, bench):
         self.bench, self.folder, self.counts = bench, bench.folder / "standin", bench.folder / "counts"
@@ -59,7 +59,7 @@ class Standin:
         return self.bench.start([self.program, *words], env=environment, **silent)
 
     def taken(self):
-        """Calls of the driver and of the runtime by process, for those whose figures are whole; each once."""
+        """Driver and runtime calls of each process that wrote all its counts. Returns each process once."""
         made = {}
         for path in self.counts.glob("*.cudart"):
             driver = path.with_suffix(".cuda")
@@ -108,7 +108,7 @@ class Counters:
 
 
 def held(recorder):
-    """What the recorder holds now: by name."""
+    """The resources that the recorder holds now, by name."""
     proc = Path(f"/proc/{recorder.process.pid}")
     status = (proc / "status").read_text()
     kb = {name: int(value) for name, value in re.findall(r"(VmRSS|RssAnon):\s*(\d+)", status)}
@@ -136,7 +136,7 @@ def held(recorder):
     }
 
 
-@part("soak", "(n) the recorder that always runs, for --minutes [30]", 1)
+@part("soak", "(n) a long run of the always-on recorder: --minutes [30]", 1)
 def soak(bench):
     standin = Standin(bench)
     recorder = AlwaysOn(bench, "--dump-on", "exit,error,hang=30", "--keep", "200MB")
@@ -177,7 +177,7 @@ def soak(bench):
 
 
 def developed(samples):
-    """Each quantity in the second and the last quarter: the first is that of a recording that fills its minute."""
+    """Each quantity in the second and the last quarter. In the first, the recorder may still be filling its minute."""
     quarter = len(samples) // 4
     if quarter < 3:
         raise Failed("--minutes is too short for samples")
@@ -189,7 +189,7 @@ def developed(samples):
 
 
 def compared(bench, made, counters):
-    """Each process's counters with its own figures. Lower ones need a reason that is counted."""
+    """Compares each process's counters with its own counts. Lower ones need a counted reason: unobserved, lost."""
     equal = lower = wrong = 0
     for pid, calls in made.items():
         seen = {api: counters.calls.get(pid, {}).get(api, 0) for api in calls}

@@ -1,6 +1,6 @@
-//! What packaging/ has for Prometheus and Grafana.
+//! The rules for Prometheus and the dashboard for Grafana, in packaging/.
 //! In: the rules, the dashboard, docs/metrics.md, Debian's promtool.
-//! Out: all of them name documented metrics, and promtool reads each query.
+//! Out: both name documented metrics only, and promtool accepts each query.
 
 use std::fs;
 use std::process::Command;
@@ -11,9 +11,8 @@ use crate::metrics::has_prometheus;
 use crate::room::live;
 use crate::user::ran;
 
-/// The rules and the dashboard name documented metrics only.
 #[test]
-fn the_rules_and_the_dashboard_are_about_these_metrics() {
+fn the_rules_and_the_dashboard_name_documented_metrics() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging");
     let rules = fs::read_to_string(format!("{root}/prometheus/gpurec.rules.yml")).unwrap();
     let dashboard = fs::read_to_string(format!("{root}/grafana/gpurec.json")).unwrap();
@@ -42,14 +41,14 @@ fn the_rules_and_the_dashboard_are_about_these_metrics() {
     }
     assert!(ran("promtool", &["check", "rules", &format!("{root}/prometheus/gpurec.rules.yml")]));
     live(|room| {
-        // Each query of the dashboard as a rule, with what Grafana puts in the places of its variables.
+        // Each query of the dashboard as a rule, with values in place of Grafana's variables.
         let rule = |(at, query): (usize, &&str)| {
             let query = query.replace("$__rate_interval", "1m").replace("$__range", "1h");
             serde_json::json!({"record": format!("panel{at}"), "expr": query})
         };
         let rules: Vec<Value> = of_panels.iter().enumerate().map(rule).collect();
         let file = room.text("dashboard.rules.yml");
-        // YAML has JSON in it.
+        // Each JSON text is YAML too.
         let groups = serde_json::json!({"groups": [{"name": "dashboard", "rules": rules}]});
         fs::write(&file, groups.to_string()).unwrap();
         let checked = Command::new("promtool").args(["check", "rules", &file]).output().unwrap();

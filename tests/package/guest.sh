@@ -1,7 +1,7 @@
 # Part of tests/package/machine.py: installs, starts, scrapes, upgrades, removes and purges the package in a clean Debian
-# with systemd, as root in a machine of scripts/vm. In /vm: one.deb and two.deb, a later version; image/, the root folder of the container image; the stand-in
-# CUDA libraries and a program that uses them. Out: a line for each step; the first that fails ends the script with
-# status 1. /out/before and /out/after list the files of the machine.
+# with systemd, as root in a machine of scripts/vm. In /vm: one.deb; two.deb, a later version; image/, the root folder
+# of the container image; the stand-in CUDA libraries, and a program that uses them. Out: a line for each step; the
+# first that fails ends the script with status 1. /out/before and /out/after list the files of the machine.
 
 step() { printf '%6.1f  %s\n' "$(cut -d' ' -f1 /proc/uptime)" "$*"; }
 die() {
@@ -67,12 +67,12 @@ program=$!
 within 180 launches 9400 || die "no launches in the metrics"
 launches 9400
 
-step "dump, asked for and by the end of a program"
+step "dump on request, and when a program is killed"
 dump=$(gpurec dump) || die "gpurec dump"
 gpurec summary "$dump" | grep -E 'Kernel launches|^Recording' || die "gpurec summary $dump"
 kill -KILL $program
 wait $program 2> /dev/null
-within 180 dumped exit || die "no dump of a program that was killed"
+within 180 dumped exit || die "no dump after a program was killed"
 
 step "upgrade"
 sed -i 's/127.0.0.1:9400/127.0.0.1:9401/' /etc/default/gpurec
@@ -88,7 +88,7 @@ within 60 devices 9401 || die "no figures of NVML in the metrics"
 rm -r /run/systemd/system/gpurec.service.d
 systemctl daemon-reload
 sha256sum -c --quiet /tmp/kept || die "the upgrade lost dumps"
-dumped end || die "the recorder of the former version wrote no last dump"
+dumped end || die "the recorder of the earlier version wrote no last dump"
 
 step "remove"
 dpkg -r gpurec || die "dpkg -r"
@@ -105,7 +105,7 @@ diff /out/before /out/after || die "purge leaves files, or removes files that ar
 systemctl list-unit-files gpurec.service | grep -q '^gpurec' && die "the unit is still known"
 getent passwd gpurec && die "a user is left"
 
-step "the image, with what the DaemonSet gives it"
+step "the image, with the capabilities of the DaemonSet"
 cat > /run/systemd/system/container.service << END
 [Service]
 RootDirectory=/vm/image

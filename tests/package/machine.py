@@ -4,7 +4,7 @@ scripts/vm (guest.sh). Then starts the container image there, with the capabilit
     PYTHONPATH=tests GPUREC_DEMO=target/debug/build/gpurec-…/out/demo python3 -B -m unittest package.machine
 
 GPUREC_DEMO is the folder with the stand-in CUDA libraries and the program that uses them. GPUREC_STATIC names a static
-binary; without it scripts/package builds one. GPUREC_TEST_DEBIAN is another release of Debian than trixie.
+binary; without it scripts/package builds one. GPUREC_TEST_DEBIAN names the release of Debian (trixie, bookworm).
 """
 import os
 import re
@@ -17,7 +17,7 @@ import unittest
 from package import packages
 from package.packages import ROOT, Image, read
 
-# The release, and its kernel.
+# Each release with its kernel.
 RELEASES = {"trixie": "trixie/6.12", "bookworm": "6.1"}
 LATER = "99.0.0"
 

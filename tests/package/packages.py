@@ -1,4 +1,4 @@
-"""What the tests of packages share: the packages, made from a binary by scripts/package, and what is in them."""
+"""What the tests of packages share: how to make packages with scripts/package, and how to read them."""
 import io
 import json
 import os
@@ -31,14 +31,14 @@ def make(out, *words, env=None):
 
 
 def skip(test, why):
-    """What is missing skips a test; in CI it fails it."""
+    """Skips a test for what is missing; in CI, the test fails."""
     if os.environ.get("CI") == "true":
         raise AssertionError(f"{test.id()} was skipped under CI: {why}")
     raise unittest.SkipTest(why)
 
 
 def unit():
-    """The settings of the unit; a name that stands there twice has its last value."""
+    """The settings of the unit; of a name that is there twice, the last value."""
     lines = (line.strip() for line in read(UNIT).splitlines())
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 

@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests GPUREC_BINARY=target/debug/gpurec python3 -B -m unittest package.parts
 
-The binary need not be static. tests/package/machine.py installs what is made of one that is.
+The binary need not be static here. tests/package/machine.py installs the package of a static one.
 """
 import filecmp
 import hashlib

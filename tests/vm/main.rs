@@ -28,7 +28,7 @@ fn record(machine: Machine, backends: &[&str], more: &str) -> Option<(Visit, Vec
     record_and(machine, backends, more, "")
 }
 
-/// `then`: a script for the same machine.
+/// `then`: a script that runs afterwards in the same machine.
 fn record_and(
     machine: Machine,
     backends: &[&str],
@@ -62,7 +62,7 @@ struct Kernel {
     /// What is recorded with unless every test is asked for. Together the kernels have each backend.
     short: &'static [&'static str],
     options: &'static str,
-    /// Whether Xids are looked for in a recording without --kernel.
+    /// Whether guest/xid.sh runs in this kernel too.
     has_xids: bool,
 }
 

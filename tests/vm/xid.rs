@@ -18,7 +18,7 @@ pub fn is_served_and_dumped(visit: &Visit) {
     let xids: Vec<&Value> = lines.iter().filter(|line| line["type"] == "xid").collect();
     assert_eq!((xids.len(), &xids[0]["xid"]), (1, &79.into()), "{visit}: {xids:?}");
     assert!(xids[0]["message"].as_str().is_some_and(|text| text.contains("fallen off")), "{visit}: {xids:?}");
-    // The summary claims nothing about what was not looked at.
+    // The recording had no --kernel, so its summary has no figures of the kernel side.
     assert!(said.contains("(Xid): 1\n") && !said.contains("KERNEL SPACE"), "{visit}: {said}");
     assert!(end["summary"].get("kernel_space").is_none(), "{visit}: {end}");
 }

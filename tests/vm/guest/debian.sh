@@ -1,5 +1,5 @@
-# Part of guest/init.sh: boots a clean Debian, in memory, with its own systemd. In: /host/in/debian.tar. Out: guest/rest.sh
-# as a service of that Debian.
+# Part of guest/init.sh: boots a clean Debian, in memory, with its own systemd. In: /host/in/debian.tar. Out: a service
+# of that Debian runs guest/rest.sh.
 mkdir /new
 mount -t tmpfs -o mode=755,size=75% root /new
 tar -x -f /host/in/debian.tar -C /new || reboot -f

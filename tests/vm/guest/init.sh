@@ -1,8 +1,8 @@
 #!/bin/busybox sh
 # What runs first inside a machine of scripts/vm, as /init of its initramfs. In: the folder that the machine shares with
-# who started it (settings, script, files, driver). Out: guest/rest.sh goes on, in the initramfs or, if the machine is to
-# have the userland of its host, in that: all files of the host, read only, under a layer that goes with the machine. A
-# machine that is to boot Debian does so by guest/debian.sh.
+# its host (settings, script, files, driver). Out: guest/rest.sh runs next: in the initramfs; or, with --userland, in
+# the files of the host, read only, under a layer that is discarded with the machine; or, with --debian, in a Debian
+# that guest/debian.sh boots.
 /bin/busybox --install -s /bin
 export PATH=/bin:/vm HOME=/root TMPDIR=/tmp
 mkdir -p /proc /sys /dev /host /etc

@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# What guest/init.sh goes on with: the stand-in driver, the script, and what both left, brought out. In: /host. Out:
+# Runs after guest/init.sh: loads the stand-in driver, runs the script, and copies out what both left. In: /host. Out:
 # /host/out, and the script's status in /host/status. The machine ends with it.
 . /host/in/settings
 if [ "$USERLAND" != no ]; then PATH=/.vm/bin; fi

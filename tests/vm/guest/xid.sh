@@ -1,4 +1,4 @@
-# A flight recorder that serves metrics sees one Xid, and nothing else of nvidia.ko.
+# A flight recorder that serves metrics records one Xid, and nothing else of nvidia.ko.
 within() {
     for _ in $(seq 300); do
         if "$@"; then return; fi
