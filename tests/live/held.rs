@@ -153,6 +153,8 @@ const LIB: &str = "libx.so.1:x_*";
 const RING: &str = "1";
 const THREADS: u64 = 4;
 const CALLS: u64 = 100_000;
+/// More calls than the recorder's queue to the writer holds.
+const MANY: u64 = 4 * CALLS;
 
 /// A pipe for the trace in the user's home, without a reader for now.
 fn pipe(user: &User) -> PathBuf {
@@ -187,7 +189,7 @@ fn through_sudo_lossless_makes_only_the_persons_own_wait() {
             pipe.display()
         );
         // The user's own processes wait as long as the pipe has no reader.
-        let own = Truth::new(room, 3, THREADS, CALLS, false);
+        let own = Truth::new(room, 3, THREADS, MANY, false);
         let recording = room.start_unchecked(user.command(room, &format!("{line} {}", own.words.join(" "))));
         let from = fs::File::open(&pipe).unwrap();
         eventually("it waits", || own.pid().is_some_and(is_stopped));
@@ -196,7 +198,7 @@ fn through_sudo_lossless_makes_only_the_persons_own_wait() {
         let trace = read(room, from, recording);
         assert!(trace.complete() && trace.lost() == 0, "{}", trace.end["incomplete_because"]);
         // What sudo runs for the user in the recording does not wait, and the trace says what it lost.
-        let roots = Truth::new(room, 4, THREADS, CALLS, false);
+        let roots = Truth::new(room, 4, THREADS, MANY, false);
         let line = format!("{line} sudo {}", roots.words.join(" "));
         let recording = room.start_unchecked(user.command(room, &line));
         let from = fs::File::open(&pipe).unwrap();
