@@ -58,6 +58,7 @@ impl Keeper {
         for job in jobs {
             match job {
                 Job::Forget(segment) => self.forget(&segment),
+                Job::Skipped => self.state.damaged = Some("the recording was faster".to_owned()),
                 Job::Full(error) if self.is_full => drop(error),
                 Job::Full(error) => {
                     self.is_full = true;

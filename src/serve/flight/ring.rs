@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::mem;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
@@ -56,6 +56,8 @@ pub enum Entry<'a> {
 pub enum Job {
     /// The segment is no longer recent.
     Forget(Arc<Segment>),
+    /// A segment was dropped instead, because the keeper has too many to read already.
+    Skipped,
     Dump {
         request: Box<DumpRequest>,
         segments: Vec<Arc<Segment>>,
@@ -81,6 +83,8 @@ pub struct Ring {
     open: Option<Open>,
     closed: VecDeque<Arc<Segment>>,
     bytes: u64,
+    /// Segments that are no longer recent, until the keeper has read them.
+    leaving: Vec<Weak<Segment>>,
     /// The number of segments so far, by which their files are named.
     count: u64,
     jobs: Sender<Job>,
@@ -95,7 +99,7 @@ impl Ring {
             (Last::Span(_), None) => MOST_IN_MEMORY,
         };
         let (folder, closed) = (folder.map(Arc::new), VecDeque::new());
-        Ring { last, most, folder, open: None, closed, bytes: 0, count: 0, jobs }
+        Ring { last, most, folder, open: None, closed, bytes: 0, leaving: Vec::new(), count: 0, jobs }
     }
 
     /// Takes whole lines.
@@ -138,11 +142,20 @@ impl Ring {
         is_late || self.bytes > self.most
     }
 
+    /// The keeper may be slower than the recording, as while it writes a dump: then segments wait for it, at most as
+    /// many bytes as the ring has.
     fn forget_the_oldest(&mut self) {
-        if let Some(oldest) = self.closed.pop_front() {
-            self.bytes -= oldest.bytes;
-            let _ = self.jobs.send(Job::Forget(oldest));
-        }
+        let Some(oldest) = self.closed.pop_front() else { return };
+        self.bytes -= oldest.bytes;
+        self.leaving.retain(|segment| segment.strong_count() > 0);
+        let waiting: u64 = self.leaving.iter().filter_map(Weak::upgrade).map(|segment| segment.bytes).sum();
+        let job = if waiting + oldest.bytes > self.most {
+            Job::Skipped
+        } else {
+            self.leaving.push(Arc::downgrade(&oldest));
+            Job::Forget(oldest)
+        };
+        let _ = self.jobs.send(job);
     }
 
     /// Hands all segments over for a dump.
@@ -306,6 +319,7 @@ mod tests {
                     dumped.extend(read(segments.iter()));
                     from = from_ns;
                 }
+                Job::Skipped => panic!("a segment was skipped"),
                 Job::Full(error) => panic!("{error}"),
             }
         }
@@ -317,8 +331,9 @@ mod tests {
         for bytes in [512 << 10, 1 << 20] {
             let (sender, receiver) = unbounded();
             let mut ring = Ring::new(Last::Bytes(bytes), None, sender);
-            let mut expected = Vec::new();
+            let (mut expected, mut forgotten) = (Vec::new(), Vec::new());
             for id in 0..200_000 {
+                forgotten.extend(jobs(&receiver).0);
                 if id % 1000 == 7 {
                     ring.died(id, id - 3);
                     expected.push((true, id - 3));
@@ -328,10 +343,28 @@ mod tests {
             }
             ring.dump(request());
             assert!(ring.bytes <= bytes + bytes / 8, "{} of {bytes}", ring.bytes);
-            let (forgotten, dumped, from_ns) = jobs(&receiver);
+            let (last, dumped, from_ns) = jobs(&receiver);
+            forgotten.extend(last);
             assert!(!forgotten.is_empty() && dumped.len() > 10_000 && from_ns == 0, "{}", dumped.len());
             assert!([forgotten, dumped].concat() == expected);
         }
+    }
+
+    #[test]
+    fn segments_that_wait_for_the_keeper_are_bounded() {
+        let (sender, receiver) = unbounded();
+        let mut ring = Ring::new(Last::Bytes(1 << 20), None, sender);
+        (0..400_000).for_each(|id| ring.write(line(id).as_bytes()).unwrap());
+        let all: Vec<Job> = receiver.try_iter().collect();
+        let waiting = all.iter().map(|job| if let Job::Forget(segment) = job { segment.bytes } else { 0 });
+        let waiting: u64 = waiting.sum();
+        assert!((1 << 19..=1 << 20).contains(&waiting), "{waiting}");
+        let skipped = |jobs: &[Job]| jobs.iter().filter(|job| matches!(job, Job::Skipped)).count();
+        assert!(skipped(&all) > 0);
+        drop(all);
+        (0..40_000).for_each(|id| ring.write(line(id).as_bytes()).unwrap());
+        let all: Vec<Job> = receiver.try_iter().collect();
+        assert!(skipped(&all) == 0 && all.len() > 1, "the keeper has read the others");
     }
 
     #[test]
