@@ -111,7 +111,7 @@ pub struct Options {
     #[command(flatten)]
     flight: flight::FlightOptions,
     /// Serve metrics for Prometheus at http://ADDR:PORT/metrics; a port alone serves only this machine. Writes no trace
-    /// unless -o is given
+    /// unless -o or --last is given
     #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
     metrics: Option<SocketAddr>,
     /// Also count the launches of the N most launched kernels of each process
@@ -177,6 +177,9 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
     if metrics.kernels > 0 && !metrics.is_on() {
         bail!(Usage("--metrics-kernels is for --metrics or --otlp: give one of them too".into()));
     }
+    let flight = options.flight.config(options.summary_only)?;
+    let writes_events =
+        !options.summary_only && (options.output.is_some() || flight.is_some() || !metrics.is_on());
     let selection = Selection {
         only: patterns("--only", &options.only)?,
         skip: patterns("--skip", &options.skip)?,
@@ -188,14 +191,13 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         libs: libs(&options.lib)?,
         stacks: options.stacks.is_some(),
         // Without events there is no line about a block, and no figure counts them.
-        blocks: !options.summary_only && (options.output.is_some() || !metrics.is_on()),
+        blocks: writes_events,
         tap: match (options.gpu, &target) {
             (Some(gpu::Choice::Nodes | gpu::Choice::Graphs), Target::Command(_)) => Tap::Holders,
             _ => Tap::Records,
         },
     };
     let stacks = options.stacks.as_deref().map(stacks).transpose()?;
-    let flight = options.flight.config(options.summary_only)?;
     let watches_xids = flight.is_some_and(|flight| flight.on.xid) || metrics.is_on();
     let xids = || Choice { xids_only: true, backend: options.kernel_backend, ..Choice::default() };
     let kernel = kernel_choice(&options)?.or_else(|| watches_xids.then(xids));
