@@ -411,7 +411,7 @@ impl Summary {
     }
 
     /// Makes this the summary of a dump: it has the lines of a period, and carried ones from before.
-    pub fn is_dump(&mut self, dump: &Dump) {
+    pub fn of_dump(&mut self, dump: &Dump) {
         self.from_ns = dump.from_ns;
         self.dump = Some(dump.clone());
     }
@@ -419,7 +419,7 @@ impl Summary {
     fn finished(&mut self, finish: &Finish) {
         self.ended = true;
         if let Some(dump) = &finish.dump {
-            self.is_dump(dump);
+            self.of_dump(dump);
         }
         self.figures.lost = self.figures.lost.max(finish.lost);
         finish.reasons().for_each(|reason| self.incomplete(reason));

@@ -278,7 +278,7 @@ impl<W: Write> Dumper<W> {
         let gpu = ending.gpu.filter(|_| self.is_whole());
         gpu.iter().for_each(|account| self.summary.recorder_knows_of_gpu(account.clone()));
         let dump = trace::Dump { from_ns: self.from_ns, ..ending.dump };
-        self.summary.is_dump(&dump);
+        self.summary.of_dump(&dump);
         let figures = self.summary.finish(ts_ns);
         let finish = Finish {
             events: self.next,
