@@ -63,7 +63,7 @@ pub fn config(args: TopArgs) -> Result<Config> {
         live: false,
         flight: None,
         interval: None,
-        json: args.json,
+        json: false,
         top: Some(top::Config { once: args.once, json: args.json }),
         metrics: Default::default(),
         ring: None,

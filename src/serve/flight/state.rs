@@ -64,8 +64,7 @@ pub struct State {
     live: usize,
     words: Map<Arc<str>, ()>,
     /// The stacks of each process, and the processes that have ended, whose stacks are dropped first when there is no
-    /// room. They stay until then: a later process with the same PID may have the same stacks, and the recorder writes
-    /// no second line of a stack.
+    /// room. They stay until then, because later lines may refer to them.
     stacks: Map<u32, Vec<u64>>,
     ended: VecDeque<u32>,
     by_number: Map<u64, Kept>,

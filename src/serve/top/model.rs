@@ -45,7 +45,7 @@ pub enum Open {
 pub struct Model {
     pub activity: Activity,
     pub now: SystemTime,
-    /// None before the first measured second.
+    /// False before the first measured second.
     pub is_measured: bool,
     pub is_paused: bool,
     /// A column of `PROCESS`.
