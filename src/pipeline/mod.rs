@@ -24,5 +24,5 @@ mod sleeps;
 pub mod stops;
 mod stubs;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 pub mod worker;

@@ -9,26 +9,12 @@ use super::dump::{Dumper, Ending};
 use super::kept::read;
 use super::state::State;
 use crate::pipeline::stops::Stops;
+use crate::pipeline::tests::Random;
 use gpurec_trace::{
     self as trace, Args, Begin, Block, Body, Device, End, EndKind, Exec, Exit, ExitStatus, Fork, Frame, Gpu,
     GpuAccount, GpuKind, GpuSource, Header, Instant, KernelBegin, KernelEnd, Kind, Library, Line, LineWriter,
     Memory, Op, Process, Reader, Retval, Stack, Transfer, Where,
 };
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 20) % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// A recording as lines of text, and the calls whose threads ended, each before the line with that event_id.
 #[derive(Default)]
@@ -75,7 +61,7 @@ impl Maker {
         self.next_pid += 1;
         let command = vec!["train".to_owned()];
         match self.pids.first().copied() {
-            Some(parent) if self.random.one_in(2) => {
+            Some(parent) if self.random.below(2) == 0 => {
                 self.push(Body::Process(Process::Fork(Fork { pid: parent, tid: parent, child: pid })));
             }
             _ => _ = self.push(Body::Process(Process::Exec(Exec { pid, tid: pid, command, rank: Some(1) }))),
@@ -89,12 +75,12 @@ impl Maker {
     }
 
     fn stack(&mut self, pid: u32) -> Option<u64> {
-        if self.random.one_in(3) {
+        if self.random.below(3) == 0 {
             return None;
         }
         let known: Vec<u64> =
             (0..self.stacks.len() as u64).filter(|n| self.stacks[*n as usize] == pid).collect();
-        if !known.is_empty() && !self.random.one_in(4) {
+        if !known.is_empty() && self.random.below(4) != 0 {
             return Some(known[self.random.below(known.len() as u64) as usize]);
         }
         let number = self.stacks.len() as u64;
@@ -110,7 +96,7 @@ impl Maker {
         let open = self.open.entry((pid, tid)).or_default();
         let (depth, parent) = (open.len() as u32, open.last().map(|(id, _)| *id));
         let stack = stack.filter(|_| depth == 0);
-        let is_span = depth > 0 && self.random.one_in(3);
+        let is_span = depth > 0 && self.random.below(3) == 0;
         let body = if is_span {
             let (kind, name, ioctl) = (Kind::Kernel, "nvidia_ioctl".into(), None);
             let args = None;
@@ -136,7 +122,7 @@ impl Maker {
                 args: Args::raw(&[1, 2]),
                 stack,
                 launch: None,
-                no_return: self.random.one_in(40).then(|| "elsewhere".into()),
+                no_return: (self.random.below(40) == 0).then(|| "elsewhere".into()),
                 carried: false,
             })
         };
@@ -246,7 +232,8 @@ impl Maker {
         let (pid, tid) = thread;
         match self.random.below(40) {
             0..=12 if self.open.get(&thread).is_none_or(|open| open.len() < 5) => {
-                self.begin(thread, if self.random.0 & 1 == 0 { ALLOC } else { "cuLaunchKernel" });
+                let name = if self.random.below(2) == 0 { ALLOC } else { "cuLaunchKernel" };
+                self.begin(thread, name);
             }
             13..=28 => self.end(thread),
             29 if self.pids.len() > 2 => {
@@ -282,7 +269,7 @@ impl Maker {
                     kind: GpuKind::Kernel,
                     source: GpuSource::Lane,
                     pid,
-                    begin: Some(begin).filter(|_| !self.random.one_in(4)),
+                    begin: Some(begin).filter(|_| self.random.below(4) != 0),
                     ..Gpu::default()
                 };
                 self.push_at(ts_ns, Body::Gpu(gpu));
@@ -319,7 +306,7 @@ impl Maker {
                     args: None,
                 }));
             }
-            38 if self.random.one_in(4) => {
+            38 if self.random.below(4) == 0 => {
                 self.live.retain(|(of, _), _| *of != pid);
                 self.dies(pid);
                 let command = vec!["other".to_owned()];
@@ -332,7 +319,7 @@ impl Maker {
 
 fn recording(seed: u64, steps: u64) -> Recording {
     let mut maker = Maker {
-        random: Random(seed),
+        random: Random::new(seed),
         to: Recording::default(),
         ts_ns: 0,
         open: BTreeMap::new(),
@@ -562,13 +549,13 @@ fn check(of: &Recording, evicted: usize, end: usize, from_ns: u64) {
 fn every_part_of_a_recording_is_a_whole_trace() {
     for seed in 1..60 {
         let of = recording(seed * 7919, 400);
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let last_ns = read(of.lines.last().unwrap()).unwrap().ts_ns;
         check(&of, 0, of.lines.len(), 0);
         for _ in 0..12 {
             let end = 1 + random.below(of.lines.len() as u64) as usize;
             let evicted = random.below(end as u64 + 1) as usize;
-            let from_ns = if random.one_in(2) { 0 } else { random.below(last_ns) };
+            let from_ns = if random.below(2) == 0 { 0 } else { random.below(last_ns) };
             check(&of, evicted, end, from_ns);
         }
     }
