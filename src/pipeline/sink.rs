@@ -251,6 +251,7 @@ impl Lines {
                 | Body::Memory(_)
                 | Body::Transfer(_)
                 | Body::Block(_)
+                | Body::Collective(_)
                 | Body::Stack(_)
                 | Body::KernelBegin(_)
                 | Body::KernelEnd(_)

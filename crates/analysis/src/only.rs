@@ -94,6 +94,7 @@ pub fn call_of(line: &Line) -> Option<(u64, u32, u32)> {
         Body::Memory(memory) => (memory.begin.unwrap_or(line.event_id), memory.pid, memory.tid),
         Body::Transfer(transfer) => (transfer.begin, transfer.pid, transfer.tid),
         Body::Block(block) => (block.begin.unwrap_or(line.event_id), block.pid, block.tid),
+        Body::Collective(it) => (it.begin, it.pid, it.tid),
         Body::Instant(instant) => (line.event_id, instant.pid, instant.tid),
         // Its thread is that of its call.
         Body::Gpu(gpu) => (gpu.begin.unwrap_or(line.event_id), gpu.pid, 0),

@@ -201,7 +201,7 @@ impl Summary {
                 self.nvml.add(line.ts_ns, device);
                 self.usage.iter_mut().for_each(|usage| usage.device(line.ts_ns, device));
             }
-            Body::Clock(_) | Body::Stack(_) | Body::Block(_) | Body::Unknown(_) => {}
+            Body::Clock(_) | Body::Stack(_) | Body::Block(_) | Body::Collective(_) | Body::Unknown(_) => {}
         }
         self.last_ns = self.last_ns.max(line.ts_ns);
     }

@@ -57,6 +57,7 @@ pub enum Body<'a> {
     Memory(Memory<'a>),
     Transfer(Transfer<'a>),
     Block(Block<'a>),
+    Collective(Collective<'a>),
     Stack(Stack<'a>),
     KernelBegin(KernelBegin<'a>),
     KernelEnd(KernelEnd<'a>),
@@ -225,6 +226,39 @@ line_schema! {
         stack: Option<u64> = "stack" detail,
     }
 
+    /// A collective or point-to-point call of NCCL was enqueued.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Collective<'a> {
+        pid: u32 = "pid",
+        tid: u32 = "tid",
+        /// The event_id of the call's `Begin`.
+        begin: u64 = "begin" detail,
+        /// The call.
+        name: Cow<'a, str> = head function,
+        /// The same on all ranks of a communicator; none if the recording did not see how it was made.
+        comm: Option<Cow<'a, str>> = "comm" detail,
+        rank: Option<u32> = "rank" detail,
+        nranks: Option<u32> = "nranks" detail,
+        /// The number of collectives of the communicator before this one, in this process.
+        seq: Option<u64> = "seq" detail,
+        /// AllReduce, AllGather, ReduceScatter, Broadcast, Reduce, AlltoAll, Gather, Scatter, Send, Recv…
+        op: Cow<'a, str> = "op" detail,
+        /// In elements, as the call counts them.
+        count: Option<u64> = "count" detail,
+        dtype: Option<Cow<'a, str>> = "dtype" detail,
+        /// `count` in bytes.
+        bytes: Option<u64> = "bytes" detail,
+        stream: Option<u64> as Hex = "stream" detail,
+        root: Option<u32> = "root" detail,
+        redop: Option<Cow<'a, str>> = "redop" detail,
+        /// The rank that a send goes to, or that a receive comes from.
+        peer: Option<u32> = "peer" detail,
+        /// The number of sends to this peer, or of receives from it, before this one.
+        pseq: Option<u64> = "pseq" detail,
+        /// The number of the group call around it.
+        group: Option<u64> = "group" detail,
+    }
+
     /// With `--kernel`: an ioctl or a function of the driver began. Depth and parent continue from the calls in user
     /// space: the parent is the enclosing call or event.
     #[derive(Clone, Debug, PartialEq)]
@@ -369,6 +403,7 @@ pub(super) fn frequent<'a, S: Source<'a>>(from: &mut S) -> Result<Option<Body<'a
         "memory" => Body::Memory(Group::read(from)?),
         "transfer" => Body::Transfer(Group::read(from)?),
         "block" => Body::Block(Group::read(from)?),
+        "collective" => Body::Collective(Group::read(from)?),
         "gpu" => Body::Gpu(Group::read(from)?),
         _ => return Ok(None),
     }))
@@ -387,6 +422,7 @@ macro_rules! rare_lines {
                     Body::Memory(it) => ("memory", &it.name),
                     Body::Transfer(it) => ("transfer", &it.name),
                     Body::Block(it) => ("block", &it.name),
+                    Body::Collective(it) => ("collective", &it.name),
                     Body::KernelBegin(it) => (it.kind.name(), &it.name),
                     Body::KernelEnd(it) => (it.kind.name(), &it.name),
                     Body::Instant(it) => (it.kind.name(), &it.name),
@@ -451,6 +487,7 @@ impl Body<'_> {
             Body::Memory(it) => it.show(to),
             Body::Transfer(it) => it.show(to),
             Body::Block(it) => it.show(to),
+            Body::Collective(it) => it.show(to),
             Body::KernelBegin(it) => it.show(to),
             Body::KernelEnd(it) => it.show(to),
             Body::Instant(it) => it.show(to),

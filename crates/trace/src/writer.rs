@@ -134,6 +134,7 @@ fn append(out: &mut Vec<u8>, line: &Line) -> io::Result<()> {
         Body::Memory(it) => frequent(out, line, of_type!("memory"), &it.name, it),
         Body::Transfer(it) => frequent(out, line, of_type!("transfer"), &it.name, it),
         Body::Block(it) => frequent(out, line, of_type!("block"), &it.name, it),
+        Body::Collective(it) => frequent(out, line, of_type!("collective"), &it.name, it),
         Body::KernelBegin(it) => frequent(out, line, of_kind(it.kind), &it.name, it),
         Body::KernelEnd(it) => frequent(out, line, of_kind(it.kind), &it.name, it),
         Body::Instant(it) => frequent(out, line, of_kind(it.kind), &it.name, it),

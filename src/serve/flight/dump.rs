@@ -215,6 +215,7 @@ impl<W: Write> Dumper<W> {
             Body::End(end) => return must(&mut end.begin),
             Body::KernelEnd(end) => return must(&mut end.begin),
             Body::Transfer(transfer) => return must(&mut transfer.begin),
+            Body::Collective(it) => return must(&mut it.begin),
             _ => {}
         }
         true

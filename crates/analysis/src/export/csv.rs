@@ -232,6 +232,7 @@ fn stack_of(line: &Line, stacks: &Stacks) -> Option<u64> {
         Body::Begin(_) => stacks.stack_of(line.event_id),
         Body::Memory(memory) => memory.stack.or_else(|| stacks.stack_of(memory.begin?)),
         Body::Transfer(transfer) => stacks.stack_of(transfer.begin),
+        Body::Collective(it) => stacks.stack_of(it.begin),
         Body::Block(block) => block.stack.or_else(|| stacks.stack_of(block.begin?)),
         Body::Gpu(gpu) => stacks.stack_of_work(gpu),
         _ => None,

@@ -179,6 +179,7 @@ pub fn name<'a>(line: &'a Line) -> &'a str {
         Body::Memory(memory) => memory.op.name(),
         Body::Transfer(transfer) => &transfer.direction,
         Body::Block(block) => block.op.name(),
+        Body::Collective(it) => &it.op,
         Body::Header(_) => "recording begins",
         Body::Finish(_) => "recording ends",
         Body::Unknown(_) => "unknown",

@@ -120,6 +120,7 @@ impl<S: Sink + Default> Walk<S> {
             Body::Memory(memory) => self.memory(ts_ns, line, memory),
             Body::Transfer(transfer) => self.in_thread(ts_ns, line, (transfer.pid, transfer.tid)),
             Body::Block(block) => self.in_thread(ts_ns, line, (block.pid, block.tid)),
+            Body::Collective(it) => self.in_thread(ts_ns, line, (it.pid, it.tid)),
             Body::Instant(instant) => self.instant(ts_ns, line, instant),
             Body::Xid(_) => self.in_lane(ts_ns, line, Lane::Xid, None),
             Body::Lost(_) => self.in_lane(ts_ns, line, Lane::Lost, None),

@@ -201,6 +201,44 @@ struct OfBlock<'a> {
 }
 
 #[derive(Serialize)]
+struct OfCollective<'a> {
+    event_id: u64,
+    ts: &'a str,
+    r#type: &'a str,
+    name: &'a str,
+    pid: u32,
+    tid: u32,
+    begin: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comm: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nranks: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seq: Option<u64>,
+    op: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dtype: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    root: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redop: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pseq: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<u64>,
+}
+
+#[derive(Serialize)]
 struct OfGpu<'a> {
     event_id: u64,
     ts: &'a str,
@@ -233,6 +271,33 @@ struct OfGpu<'a> {
     graph: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<u64>,
+}
+
+fn collective(event_id: u64, c: &Collective) -> String {
+    let collective = OfCollective {
+        event_id,
+        ts: "TS",
+        r#type: "collective",
+        name: &c.name,
+        pid: c.pid,
+        tid: c.tid,
+        begin: c.begin,
+        comm: c.comm.as_deref(),
+        rank: c.rank,
+        nranks: c.nranks,
+        seq: c.seq,
+        op: &c.op,
+        count: c.count,
+        dtype: c.dtype.as_deref(),
+        bytes: c.bytes,
+        stream: c.stream.map(|stream| format!("{stream:#x}")),
+        root: c.root,
+        redop: c.redop.as_deref(),
+        peer: c.peer,
+        pseq: c.pseq,
+        group: c.group,
+    };
+    serde_json::to_string(&collective).unwrap()
 }
 
 fn gpu(event_id: u64, g: &Gpu) -> String {
@@ -342,6 +407,7 @@ fn effect(line: &Line) -> Option<String> {
             };
             serde_json::to_string(&block).unwrap()
         }
+        Body::Collective(c) => collective(event_id, c),
         Body::Gpu(g) => gpu(event_id, g),
         _ => return None,
     })

@@ -162,6 +162,33 @@ impl Random {
         })
     }
 
+    fn collective(&mut self) -> Body<'static> {
+        let text = |random: &mut Random| (random.below(3) > 0).then(|| Cow::Owned(random.text()));
+        let (comm, dtype, redop) = (text(self), text(self), text(self));
+        let number = |random: &mut Random| (random.below(3) > 0).then(|| random.number());
+        let small = |random: &mut Random| (random.below(3) > 0).then(|| random.number() as u32);
+        Body::Collective(Collective {
+            name: Cow::Owned(self.text()),
+            pid: self.number() as u32,
+            tid: self.number() as u32,
+            begin: self.number(),
+            comm,
+            rank: small(self),
+            nranks: small(self),
+            seq: number(self),
+            op: Cow::Owned(self.text()),
+            count: number(self),
+            dtype,
+            bytes: number(self),
+            stream: number(self),
+            root: small(self),
+            redop,
+            peer: small(self),
+            pseq: number(self),
+            group: number(self),
+        })
+    }
+
     fn gpu(&mut self) -> Body<'static> {
         let triple =
             |random: &mut Random| (random.below(2) == 0).then(|| [0; 3].map(|_: u32| random.number() as u32));
@@ -221,7 +248,7 @@ impl Random {
         Line {
             event_id: self.number(),
             ts_ns: self.number(),
-            body: match self.below(9) {
+            body: match self.below(10) {
                 0 => self.begin(),
                 1 => self.memory(),
                 2 => self.transfer(),
@@ -230,6 +257,7 @@ impl Random {
                 5 => self.instant(),
                 6 => self.block(),
                 7 => self.gpu(),
+                8 => self.collective(),
                 _ => self.end(),
             },
         }
