@@ -383,6 +383,14 @@ static __always_inline bool send_out(struct pt_regs *regs, struct task_struct *t
 	return SEND_OUT(out_return, 8, reserve);
 }
 
+/* Whether the call's outputs mean something. */
+static __always_inline bool succeeded(const struct gpurec_capture *plan, struct pt_regs *regs)
+{
+	u32 status = PT_REGS_RC(regs);
+
+	return !status || status == plan->also;
+}
+
 /* Returns whether the return was recorded, or counted as lost. */
 static __noinline bool send_with_pieces(struct pt_regs *regs, struct frame *frame, u32 probe, u32 seq, u64 begin)
 {
@@ -394,7 +402,7 @@ static __noinline bool send_with_pieces(struct pt_regs *regs, struct frame *fram
 	if (!plan || !s)
 		return false;
 	fill_return(&s->ret, regs, task, probe, seq, begin);
-	read_exit(plan, s, frame, key, (int)PT_REGS_RC(regs) == 0);
+	read_exit(plan, s, frame, key, succeeded(plan, regs));
 	if (!send_return(s, sizeof(s->call) + s->ret.payload))
 		count_lost_return(probe);
 	s->taken = 0;
@@ -420,7 +428,7 @@ static __noinline int leave_by_table(struct pt_regs *regs, struct thread *t, u32
 {
 	const struct gpurec_capture *plan = bpf_map_lookup_elem(&captures, &probe);
 	struct task_struct *task = bpf_get_current_task_btf();
-	bool has_outs = plan && plan->exit_reads && (int)PT_REGS_RC(regs) == 0;
+	bool has_outs = plan && plan->exit_reads && succeeded(plan, regs);
 	u16 flags = 0;
 
 	if (!frame && (has_outs || (t->late && plan && plan->entry_reads)))

@@ -125,7 +125,8 @@ struct gpurec_capture {
 	unsigned char words;         /* stack words read at entry */
 	unsigned char entry_reads;
 	unsigned char exit_reads;
-	unsigned char pad[5];
+	unsigned char also;          /* a return value besides 0 with which outputs mean something; 0: none */
+	unsigned char pad[4];
 	struct gpurec_read entry[GPUREC_READS];
 	struct gpurec_read exit[GPUREC_READS];
 };

@@ -23,7 +23,7 @@ const RINGS: usize = 4;
 const READ: usize = 0xffff;
 
 /// Functions of every kind that is decoded in its own way.
-const NAMES: [&str; 30] = [
+const NAMES: [&str; 38] = [
     "cuLaunchKernel",
     "cuLaunchKernelEx",
     "cudaLaunchKernel",
@@ -54,6 +54,14 @@ const NAMES: [&str; 30] = [
     "cudaGetErrorString",
     "cuStreamSynchronize",
     "ncclAllReduce",
+    "ncclCommInitRank",
+    "ncclCommInitAll",
+    "ncclCommSplit",
+    "ncclCommShrink",
+    "ncclCommDestroy",
+    "ncclSend",
+    "ncclGroupStart",
+    "ncclGroupEnd",
 ];
 
 pub fn records(data: &[u8]) {

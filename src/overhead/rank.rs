@@ -25,7 +25,7 @@ pub fn class(name: &str) -> Class {
     }
     let traits = FunctionTraits::of(name);
     if traits.api == Api::Other {
-        return Class::Other;
+        return if traits.nccl().is_some() { Class::Telling } else { Class::Other };
     }
     match traits.category {
         Category::Query | Category::Error | Category::Occupancy => Class::Query,
@@ -86,12 +86,14 @@ mod tests {
         ] {
             assert_eq!(class(name), Class::Short, "{name}");
         }
-        assert_eq!(class("ncclAllReduce"), Class::Other);
+        assert_eq!(class("cublasSgemm_v2"), Class::Other);
     }
 
     #[test]
     fn last_what_tells_most() {
         for name in [
+            "ncclAllReduce",
+            "ncclCommInitRank",
             "cuLaunchKernel",
             "cuLaunchKernelEx",
             "cudaLaunchKernel",

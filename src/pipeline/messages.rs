@@ -118,6 +118,11 @@ pub(super) fn touches_contexts(probe: &str) -> bool {
     traits_of(probe).places() || probe.starts_with("process:")
 }
 
+/// True if the missing hits of a probe may have enqueued an operation of NCCL, or made a communicator.
+pub(super) fn touches_collectives(probe: &str) -> bool {
+    traits_of(probe).nccl().is_some() || probe.starts_with("process:")
+}
+
 fn traits_of(probe: &str) -> FunctionTraits {
     FunctionTraits::of(probe.strip_suffix(" (return)").unwrap_or(probe))
 }

@@ -313,7 +313,7 @@ impl Lines {
     ) {
         let Some(role) = &facts.role else { return };
         let status = match retval {
-            Some(Retval::Number(code)) => code as i32,
+            Some(Retval::Number(code)) if !facts.traits.is_in_progress(code as i32) => code as i32,
             _ => 0,
         };
         let mut effects = std::mem::take(&mut self.effects);
@@ -323,6 +323,7 @@ impl Lines {
             let body = match effect {
                 Effect::Memory(memory) => Body::Memory(memory),
                 Effect::Transfer(transfer) => Body::Transfer(transfer),
+                Effect::Collective(collective) => Body::Collective(*collective),
             };
             self.line(ts, body);
         }

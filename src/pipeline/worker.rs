@@ -14,7 +14,8 @@ use super::clock_ticks::ClockTicks;
 use super::decode::{self, Item, What};
 use super::gpu::{self, Gpu};
 use super::messages::{
-    Coming, Message, MessageKind, is_of_blocks, touches_contexts, touches_memory, write_until,
+    Coming, Message, MessageKind, is_of_blocks, touches_collectives, touches_contexts, touches_memory,
+    write_until,
 };
 use super::observer::{Cause, DumpRequest};
 use super::order::{self, Order, Release, Released};
@@ -469,6 +470,9 @@ impl Worker {
             }
             if by_probe.keys().any(|probe| touches_contexts(probe)) {
                 self.lines.meaning.contexts_missing();
+            }
+            if by_probe.keys().any(|probe| touches_collectives(probe)) {
+                self.lines.meaning.collectives_missing();
             }
             self.lines.line(0, Body::Lost(trace::Lost { count, by_probe }));
         }

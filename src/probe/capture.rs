@@ -13,6 +13,7 @@ pub fn capture(plan: &Plan) -> Option<wire::Capture> {
         words: plan.stack_words.min(wire::WORDS),
         entry_reads: plan.entry.len().min(wire::READS) as u8,
         exit_reads: plan.exit.len().min(wire::READS) as u8,
+        also: plan.also,
         ..wire::Capture::default()
     };
     let slots = capture.entry.iter_mut().zip(&plan.entry).chain(capture.exit.iter_mut().zip(&plan.exit));
@@ -30,6 +31,9 @@ pub fn cookie(probe: u32, plan: Option<&Plan>) -> u64 {
 }
 
 fn wants(plan: &Plan) -> (u8, u8, u16) {
+    if plan.also != 0 {
+        return (wire::WANTS_CAPTURE, 0, 0);
+    }
     match (plan.stack_words, plan.entry.as_slice(), plan.exit.as_slice()) {
         (0, [], []) => (wire::WANTS_NOTHING, 0, 0),
         // Most functions with an output pointer have one, in a register, to a number or a handle.

@@ -119,7 +119,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_call" Call { head, pid, payload, words, sp, args }
         "gpurec_return" Return { head, begin, value, payload, pad }
         "gpurec_read" Read { kind, source, count, pad, source_offset, count_offset, size, each }
-        "gpurec_capture" Capture { words, entry_reads, exit_reads, pad, entry, exit }
+        "gpurec_capture" Capture { words, entry_reads, exit_reads, also, pad, entry, exit }
         "gpurec_piece" Piece { state, length, late }
         "gpurec_fork" Fork { head, pid, child }
         "gpurec_exit" Exit { head, pid, status }
@@ -308,6 +308,7 @@ fn a_cookie_says_what_little_is_wanted() {
         Plan { stack_words: 1, exit: out(0, 8), ..Plan::default() },
         Plan { entry: out(0, 8), ..Plan::default() },
         Plan { stack_words: 7, ..Plan::default() },
+        Plan { also: 7, exit: out(0, 8), ..Plan::default() },
     ];
     assert!(more.into_iter().all(|plan| says(plan) == (7, wire::WANTS_CAPTURE, 0, 0)));
 }
@@ -315,7 +316,8 @@ fn a_cookie_says_what_little_is_wanted() {
 #[test]
 fn a_plan_never_asks_for_more_than_bpf_takes() {
     let many = || (0..9).map(|n| wanted(Source::Word(n), What::Bytes(8))).collect::<Vec<_>>();
-    let reported = capture::capture(&Plan { stack_words: 200, entry: many(), exit: many() }).unwrap();
+    let reported =
+        capture::capture(&Plan { stack_words: 200, entry: many(), exit: many(), also: 0 }).unwrap();
     assert_eq!((reported.words, reported.entry_reads, reported.exit_reads), (16, 4, 4));
     let huge = What::Counted { count: Count::Word(0), each: 60_000, max: 60_000 };
     let huge = Plan { entry: vec![wanted(Source::Word(1), huge)], ..Plan::default() };

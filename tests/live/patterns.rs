@@ -13,7 +13,7 @@ fn a_pattern_of_no_function_is_refused() {
         for (options, why) in [
             (&["--only", "cudaMaloc"][..], "did you mean cudaMalloc"),
             (&["--skip", "cuLaunchKernal"], "cuLaunchKernel"),
-            (&["--only", "cuda*", "--only", "nccl*"], "--only nccl* "),
+            (&["--only", "cuda*", "--only", "cublas*"], "--only cublas* "),
             (&["--api", "driver", "--only", "cudaMalloc"], "--api leaves out"),
             (&["--lib", "libnccl.so.2:nccl*", "--only", "cudaMaloc"], "did you mean cudaMalloc"),
             (&["--lib", &x.lib(), "--only", "y_*"], "--only y_* "),
@@ -22,7 +22,8 @@ fn a_pattern_of_no_function_is_refused() {
         }
         for options in [
             &["--lib", &x.lib(), "--only", "x_l*"][..],
-            &["--lib", "libnccl.so.2:nccl*", "--skip", "ncclAll*"],
+            &["--lib", "libcublas.so.12:cublas*", "--skip", "cublasSgemm*"],
+            &["--only", "nccl*", "--skip", "ncclAll*"],
             &["--api", "driver", "--skip", "cudaMalloc"],
             &["--only", "cuMemcpyHtoDAsync", "--skip", "cuMemcpyHtoDAsync_v2_ptsz"],
         ] {

@@ -132,6 +132,7 @@ impl Signature {
             let value = match param.kind {
                 Kind::OutChars | Kind::OutText(_) => text(param, read, &mut doubts),
                 Kind::Out(item) => one(param, read, item, Value::Null, &mut doubts),
+                Kind::OutArray(item, _) => list(param, read, item, &mut doubts),
                 Kind::InOut(layout) => one(param, read, Item::Struct(layout), Value::Null, &mut doubts),
                 Kind::Value(_) | Kind::Text(_) | Kind::In(_) | Kind::Array(..) => continue,
             };
@@ -264,7 +265,8 @@ fn by_value<'a>(item: Item, param: &Param, entry: &Entry<'a>, doubts: &mut Doubt
     value.unwrap_or_else(|| doubts.unreadable(param.name))
 }
 
-fn block(entry: &Entry, word: u8, bytes: u16) -> Option<Vec<u8>> {
+/// A structure that was passed by value on the stack.
+pub fn block(entry: &Entry, word: u8, bytes: u16) -> Option<Vec<u8>> {
     let from = usize::from(word);
     let words = entry.stack.get(from..from + usize::from(bytes).div_ceil(8))?;
     Some(words.iter().flat_map(|w| w.to_le_bytes()).collect())

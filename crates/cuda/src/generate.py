@@ -11,10 +11,14 @@ tab-separated (scripts/cuda-table makes the rows of a newer toolkit):
 A parameter is name:kind:type; `struct/24` is the kind of a structure of 24
 bytes passed by value; `=NAME` in place of parameters means those of NAME.
 And ../data/by-hand.txt: rows of table.txt without traits, for functions that no
-header has; layouts.txt, whose first words are the structures that are known.
-Out, sorted by name, one fact per line:
+header has; ../data/nccl.tsv: NCCL's functions as nccl.h has them (versions
+2.18.1 to 2.32.3: no prototype changed), the first version that has each, and
+its parameters as name:type; layouts.txt, whose first words are the structures
+that are known.
+Out, sorted by name, one fact per line; nccl.txt has the rows of NCCL, whose
+library is o, other:
 
-  table.txt    name[@majors] library category returns traits parameters
+  table.txt, nccl.txt    name[@majors] library category returns traits parameters
 
 A parameter is name:kind[=detail]:place. `=NAME` in place of parameters means
 those of NAME. `@11-12` means the prototype in these majors of the library. A
@@ -31,7 +35,7 @@ read `query`.
 
 Traits are what a call means for memory, streams and the calls around it
 (traits.rs has the words), separated by commas; "-" means none. They are written
-by hand in table.txt, and this program keeps them. A new function gets those of
+by hand in both tables, and this program keeps them. A new function gets those of
 its base name without what depends on parameters.
 """
 
@@ -350,15 +354,15 @@ def traits_of(name, kept):
     return ",".join(words) or "-"
 
 
-def traits_kept():
-    """{name: traits} of the table as it is."""
-    with open(os.path.join(HERE, "table.txt")) as lines:
+def traits_kept(table):
+    """{name: traits} of a table as it is."""
+    with open(os.path.join(HERE, table)) as lines:
         rows = [line.split() for line in lines]
     return {row[0].partition("@")[0]: row[4] for row in rows}
 
 
 def functions(facts):
-    kept = traits_kept()
+    kept = traits_kept("table.txt")
     known = {}
     for row in facts.values():
         if row["top"]:
@@ -393,10 +397,76 @@ def same(some, others):
     return shape(some) == shape(others)
 
 
+# The kinds of NCCL's types. Keyed by function and parameter, by parameter alone, or by type.
+NCCL = {
+    "ncclCommInitAll.comm": "outs=handle,1",
+    "ncclGetUniqueId.uniqueId": "out=ncclUniqueId",
+    "ncclCommGetUniqueId.uniqueId": "out=ncclUniqueId",
+    "ncclParamGet.out": "ptr",
+    "*.devlist": "array=i32,1",
+    "*.excludeRanksList": "array=i32,2",
+    "size_t": "size",
+    "int": "i32",
+    "unsigned int": "u32",
+    "int*": "out=i32",
+    "int32_t*": "out=i32",
+    "uint32_t*": "out=u32",
+    "uint64_t*": "out=u64",
+    "void**": "out=ptr",
+    "const char*": "cstr",
+    "const char**": "out=text",
+    "ncclUniqueId": "struct=ncclUniqueId",
+    "ncclUniqueId*": "in=ncclUniqueId",
+    "const ncclUniqueId*": "in=ncclUniqueId",
+    "ncclComm_t*": "out=handle",
+    "ncclWindow_t*": "out=handle",
+    "ncclParamHandle_t*": "out=handle",
+    "ncclResult_t*": "out=ncclResult_t",
+    "ncclRedOp_t*": "out=ncclRedOp_t",
+}
+NCCL_ENUMS = ["ncclCommMemStat_t", "ncclDataType_t", "ncclRedOp_t", "ncclResult_t", "ncclScalarResidence_t"]
+NCCL_HANDLES = ["ncclComm_t", "const ncclComm_t", "cudaStream_t", "ncclWindow_t", "ncclParamHandle_t"]
+NCCL_RETURNS = {
+    "ncclGetErrorString": "pointer",
+    "ncclGetLastError": "pointer",
+    "ncclParamDumpAll": "other",
+    "ncclResetDebugInit": "void",
+}
+
+
+def nccl_kind(function, name, c_type):
+    if c_type in NCCL_ENUMS:
+        return f"enum={c_type}"
+    if c_type in NCCL_HANDLES:
+        return "handle"
+    keys = (f"{function}.{name}", f"*.{name}", c_type)
+    return next((NCCL[key] for key in keys if key in NCCL), "ptr")
+
+
+def nccl():
+    """The rows of NCCL's functions."""
+    kept = traits_kept("nccl.txt")
+    lines = []
+    with open(os.path.join(DATA, "nccl.tsv")) as rows:
+        for row in rows:
+            function, _, *params = row.rstrip("\n").split("\t")
+            args = []
+            for name, c_type in (param.split(":") for param in params):
+                by_value = c_type == "ncclUniqueId"
+                args.append({"name": name, "type": c_type, "kind": "struct" if by_value else "ptr", "size": 128})
+            words = [function, "o", "-", NCCL_RETURNS.get(function, "status"), kept.get(function, "-")]
+            for arg in placed(args):
+                x86, arm = word(arg["x86"]), word(arg["arm64"])
+                place = x86 if x86 == arm else f"{x86}|{arm}"
+                words.append(f"{arg['name']}:{nccl_kind(function, arg['name'], arg['type'])}:{place}")
+            lines.append(" ".join(words))
+    return sorted(lines)
+
+
 def main(folder):
-    lines = functions(read())
-    with open(os.path.join(folder, "table.txt"), "w") as out:
-        out.write("\n".join(lines) + "\n")
+    for table, lines in (("table.txt", functions(read())), ("nccl.txt", nccl())):
+        with open(os.path.join(folder, table), "w") as out:
+            out.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

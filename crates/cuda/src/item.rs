@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::names::Constant;
-use gpurec_trace::bytes::{hex, little_endian, u32_at, uuid};
+use gpurec_trace::bytes::{digest, hex, little_endian, u32_at, uuid};
 use gpurec_trace::{Arg, List, Value};
 
 /// A type, with what is needed to show it.
@@ -25,6 +25,8 @@ pub enum Item {
     Uuid,
     /// N bytes that are only compared.
     Opaque(u8),
+    /// The same, of which only a digest is shown.
+    Digest(u8),
     Struct(&'static Layout),
 }
 
@@ -48,7 +50,12 @@ pub struct Field {
 impl Item {
     pub fn bytes(self) -> u16 {
         match self {
-            Item::Unsigned(n) | Item::Signed(n) | Item::Hex(n) | Item::Float(n) | Item::Opaque(n) => n.into(),
+            Item::Unsigned(n)
+            | Item::Signed(n)
+            | Item::Hex(n)
+            | Item::Float(n)
+            | Item::Opaque(n)
+            | Item::Digest(n) => n.into(),
             Item::Enum(_) | Item::Flags(_) => 4,
             Item::Dim3 => 12,
             Item::Uuid => 16,
@@ -67,7 +74,7 @@ impl Item {
             Item::Float(_) => Value::Float(f64::from_bits(word)),
             Item::Enum(constants) => constant(constants, word),
             Item::Flags(set) => flags(set, low(word, 4)),
-            Item::Dim3 | Item::Uuid | Item::Opaque(_) | Item::Struct(_) => {
+            Item::Dim3 | Item::Uuid | Item::Opaque(_) | Item::Digest(_) | Item::Struct(_) => {
                 self.in_bytes(&word.to_le_bytes()).unwrap_or(Value::Null)
             }
         }
@@ -80,6 +87,7 @@ impl Item {
             Item::Dim3 => dim3(dimensions(bytes, 0)?),
             Item::Uuid => Value::Text(Cow::Owned(uuid(bytes))),
             Item::Opaque(_) => Value::Text(Cow::Owned(hex(bytes))),
+            Item::Digest(_) => Value::Text(Cow::Owned(format!("{:016x}", digest(bytes)))),
             Item::Struct(layout) => structure(layout, bytes)?,
             _ => self.in_word(little_endian(bytes)),
         })

@@ -1,4 +1,4 @@
-//! The structures that pointers of CUDA's functions lead to, with the offsets of their informative fields. The offsets
+//! The structures that pointers of CUDA's and NCCL's functions lead to, with the offsets of their informative fields. The offsets
 //! are the same in toolkits 11.8 to 13.5 and on both architectures. In: layouts.txt, written by hand, of which a line
 //! has a name, a number of bytes and NAME:TYPE@OFFSET for each field. Out: layouts and types by their words.
 
@@ -30,6 +30,7 @@ fn parse_field(word: &'static str) -> Option<Field> {
             "dim3" => Item::Dim3,
             "uuid" => Item::Uuid,
             "bytes64" => Item::Opaque(64),
+            "digest128" => Item::Digest(128),
             _ => scalar(item)?,
         },
     };

@@ -2,7 +2,7 @@
 //!
 //! In: a function's name, a return value, what was captured of a call. Out: the function's traits, the name of an error;
 //! what to capture of a call, and the captured arguments by name and type. Not here: I/O, a clock, facts about the
-//! machine. The data are in table.txt, which scripts/tables makes, in errors.txt, and in
+//! machine. The data are in table.txt and nccl.txt, which scripts/tables makes, in errors.txt and nccl-enums.txt, and in
 //! enums.txt, which scripts/cuda-table makes. Callers look up a function once and keep the result, so look-ups are
 //! written for clarity; only `Signature::args` runs for every call.
 
@@ -39,7 +39,8 @@ pub enum Api {
     /// libcudart, shared or static: `cudaMalloc`, `__cudaRegisterFunction`.
     #[serde(rename = "r")]
     Runtime,
-    /// Anything else: `ncclAllReduce`, `cublasSgemm_v2`, `cudbgGetAPI`.
+    /// Anything else: `ncclAllReduce`, `cublasSgemm_v2`, `cudbgGetAPI`. Of these the table has only NCCL.
+    #[serde(rename = "o")]
     Other,
 }
 
@@ -47,7 +48,7 @@ pub enum Api {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Returns {
-    /// CUresult or cudaError_t: zero is success.
+    /// CUresult, cudaError_t or ncclResult_t: zero is success.
     Status,
     Pointer,
     Void,
@@ -114,8 +115,12 @@ pub fn api(name: &str) -> Api {
     }
 }
 
-/// The name of a status in the API that returned it.
+/// The name of a status in the API that returned it. Of other libraries only NCCL is known to return one.
 pub fn error_name(api: Api, code: i32) -> Option<&'static str> {
+    if api == Api::Other {
+        let results = names::constants("ncclResult_t");
+        return results.iter().find(|result| result.code == code).map(|result| result.name);
+    }
     let at = ERRORS.binary_search_by_key(&(api, code), |e| (e.api, e.code)).ok()?;
     ERRORS.get(at).map(|e| e.name)
 }
@@ -124,6 +129,12 @@ pub fn error_name(api: Api, code: i32) -> Option<&'static str> {
 /// of a program.
 pub fn is_runtime_name(name: &str) -> bool {
     function(name).is_some_and(|f| f.api == Api::Runtime)
+}
+
+/// Whether NCCL has this function, as far as the table knows, under either of its two names.
+pub fn is_nccl_name(name: &str) -> bool {
+    let plain = name.strip_prefix('p').unwrap_or(name);
+    plain.starts_with("nccl") && function(plain).is_some()
 }
 
 /// The purpose of a function.

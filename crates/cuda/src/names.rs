@@ -1,5 +1,5 @@
-//! Names of CUDA's constants. In: enums.txt, which scripts/cuda-table makes, and flags.txt, written by hand: lines of a
-//! type or a set, a number and its name. Out: the names of a type or a set.
+//! Names of CUDA's and NCCL's constants. In: enums.txt, which scripts/cuda-table makes, and by hand flags.txt and
+//! nccl-enums.txt, from nccl.h of versions 2.18.1 to 2.32.3: lines of a type or a set, a number and its name. Out: the names of a type or a set.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -14,8 +14,8 @@ pub struct Constant {
 /// The constants of each enumeration, by code.
 static ENUMS: LazyLock<HashMap<&'static str, Vec<Constant>>> = LazyLock::new(|| {
     let mut all: HashMap<&str, Vec<Constant>> = HashMap::new();
-    let lines = include_str!("enums.txt").lines().chain(include_str!("flags.txt").lines());
-    for (of, constant) in lines.filter_map(parse_constant) {
+    let files = [include_str!("enums.txt"), include_str!("flags.txt"), include_str!("nccl-enums.txt")];
+    for (of, constant) in files.iter().flat_map(|file| file.lines()).filter_map(parse_constant) {
         all.entry(of).or_default().push(constant);
     }
     all

@@ -64,6 +64,8 @@ pub struct Plan {
     pub stack_words: u8,
     pub entry: Vec<Read>,
     pub exit: Vec<Read>,
+    /// A status besides 0 with which the call wrote its outputs; 0: none.
+    pub also: u8,
 }
 
 /// What was captured at entry. `reads[i]` belongs to `plan.entry[i]`.

@@ -1,4 +1,4 @@
-//! The rows of table.txt: for each function its traits, its parameters and their places, and from these what to
+//! The rows of table.txt and nccl.txt: for each function its traits, its parameters and their places, and from these what to
 //! capture of a call.
 
 use std::sync::LazyLock;
@@ -52,6 +52,8 @@ pub enum Kind {
     Array(Item, u8),
     /// Something that the function writes.
     Out(Item),
+    /// A list that the function fills; the number is as for `Array`.
+    OutArray(Item, u8),
     /// A structure that the function reads and writes.
     InOut(&'static Layout),
     /// A buffer that the function fills with a string.
@@ -86,7 +88,7 @@ pub const MAX_READS: usize = 4;
 const TEXT: u16 = 256;
 const KERNEL_NAME: u16 = 4096;
 
-/// A line of table.txt.
+/// A line of a table.
 pub struct Row {
     pub name: &'static str,
     pub majors: Majors,
@@ -95,9 +97,11 @@ pub struct Row {
     pub params: Option<&'static str>,
 }
 
-/// Sorted by name, in byte order, so that the variants of a function are adjacent.
-static ROWS: LazyLock<Vec<Row>> =
-    LazyLock::new(|| include_str!("table.txt").lines().filter_map(parse_row).collect());
+/// Sorted by name, in byte order, so that the variants of a function are adjacent. NCCL's names come after CUDA's.
+static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+    let lines = include_str!("table.txt").lines().chain(include_str!("nccl.txt").lines());
+    lines.filter_map(parse_row).collect()
+});
 
 /// Sorted as the rows. A function with variants has an additional entry with what they share.
 static SIGNATURES: LazyLock<Vec<Signature>> = LazyLock::new(|| signatures(HERE));
@@ -245,13 +249,14 @@ fn parse_param(text: &'static str, arch: Arch) -> Option<Parsed> {
 /// A parameter's name in traces. The headers spell some names in two ways, and programs that ignore the case of keys
 /// (DuckDB) refuse a trace with both.
 pub(super) fn written(name: &'static str) -> &'static str {
-    const SAME: [(&str, &str); 11] = [
+    const SAME: [(&str, &str); 12] = [
         ("Flags", "flags"),
         ("Height", "height"),
         ("Pitch", "pitch"),
         ("Width", "width"),
         ("dynamicSmemSize", "dynamicSMemSize"),
         ("graphID", "graphId"),
+        ("nRanks", "nranks"),
         ("pCtx", "pctx"),
         ("pId", "pid"),
         ("pConfig", "pconfig"),
@@ -265,7 +270,7 @@ fn plain(kind: Kind) -> Option<PlainNumber> {
     let (bytes, hex) = match kind {
         Kind::Value(Item::Unsigned(bytes)) => (bytes, false),
         Kind::Value(Item::Hex(bytes)) => (bytes, true),
-        Kind::Out(_) | Kind::OutChars | Kind::OutText(_) => (8, true),
+        Kind::Out(_) | Kind::OutArray(..) | Kind::OutChars | Kind::OutText(_) => (8, true),
         _ => return None,
     };
     Some(PlainNumber { mask: u64::MAX >> (64 - 8 * u32::from(bytes)), hex })
@@ -299,6 +304,10 @@ fn parse_kind(text: &'static str) -> Option<Kind> {
             let (item, count) = detail.split_once(',')?;
             Kind::Array(target(item), count.parse().ok()?)
         }
+        "outs" => {
+            let (item, count) = detail.split_once(',')?;
+            Kind::OutArray(target(item), count.parse().ok()?)
+        }
         "out" => match detail {
             "chars" => Kind::OutChars,
             "text" => Kind::OutText(TEXT),
@@ -329,8 +338,11 @@ impl Signature {
             signature.plan.stack_words = signature.plan.stack_words.max(stack_words(param.place));
             if let Some(word) = pointer_word(param.place) {
                 signature.plan_entry(at, word, *copied, &words);
-                signature.plan_exit(at, word, &traits);
+                signature.plan_exit(at, word, &traits, &words);
             }
+        }
+        if matches!(traits.kind, Some(traits::Kind::Nccl(nccl)) if nccl.makes()) {
+            signature.plan.also = traits::IN_PROGRESS as u8;
         }
         if let Some(traits::Kind::Launch(shape)) = traits.kind {
             signature.launch = shape.filter(|shape| signature.params.len() >= shape.params());
@@ -372,11 +384,15 @@ impl Signature {
         }
     }
 
-    fn plan_exit(&mut self, at: usize, word: u8, traits: &FunctionTraits) {
+    fn plan_exit(&mut self, at: usize, word: u8, traits: &FunctionTraits, words: &[Option<u8>]) {
         let Some(param) = self.params.get_mut(at) else { return };
         let what = match param.kind {
             Kind::Out(item) => What::Bytes(item.bytes()),
             Kind::InOut(layout) => What::Bytes(layout.bytes),
+            Kind::OutArray(item, count) => {
+                let Some(Some(count)) = words.get(usize::from(count)) else { return };
+                What::Counted { count: Count::Word(*count), each: item.bytes(), max: 64 }
+            }
             Kind::OutChars => What::Text(TEXT),
             Kind::OutText(_) if traits.kind == Some(traits::Kind::Name(Name::Asked)) => {
                 What::TextThrough(KERNEL_NAME)

@@ -85,6 +85,44 @@ pub enum Kind {
     Unseen {
         same: Option<usize>,
     },
+    Nccl(Nccl),
+}
+
+/// What the calls of a function of NCCL do. Parameters are known by their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nccl {
+    /// Enqueues this operation for all ranks of a communicator.
+    Collective(&'static str),
+    Send,
+    Receive,
+    /// Makes a communicator from a unique id.
+    Init,
+    /// Makes communicators for devices of one process.
+    InitAll,
+    /// Makes a communicator from another.
+    Split,
+    Shrink,
+    Grow,
+    /// Ends a communicator.
+    End,
+    Group {
+        begins: bool,
+    },
+    /// Asks for the rank, or for the number of ranks.
+    Rank,
+    Ranks,
+}
+
+impl Nccl {
+    /// Whether the call makes communicators.
+    pub fn makes(self) -> bool {
+        matches!(self, Nccl::Init | Nccl::InitAll | Nccl::Split | Nccl::Shrink | Nccl::Grow)
+    }
+
+    /// Whether the call enqueues an operation.
+    pub fn enqueues(self) -> bool {
+        matches!(self, Nccl::Collective(_) | Nccl::Send | Nccl::Receive)
+    }
 }
 
 /// The spaces in which bytes are counted.
@@ -354,6 +392,8 @@ pub enum Input {
 
 /// CUDA_ERROR_NOT_READY and cudaErrorNotReady.
 const NOT_READY: i32 = 600;
+/// ncclInProgress: the call goes on in the background. What it makes is there already.
+pub const IN_PROGRESS: i32 = 7;
 
 impl FunctionTraits {
     /// All but a handful of CUDA's functions return a status; `__cuda*` are irregular.
@@ -378,7 +418,7 @@ impl FunctionTraits {
         api: Api,
         category: Category,
         returns: Returns,
-        texts: &str,
+        texts: &'static str,
     ) -> Option<FunctionTraits> {
         let mut traits = FunctionTraits { api, category, returns, kind: None, marks: 0 };
         for text in texts.split(',').filter(|text| *text != "-") {
@@ -452,7 +492,21 @@ impl FunctionTraits {
     /// last error returns the status of an earlier one.
     pub fn is_failure(&self, code: i32) -> bool {
         let answered_no = code == NOT_READY && self.is(Mark::Poll);
-        code != 0 && !answered_no && !self.is(Mark::LastError) && self.returns == Returns::Status
+        let failed = code != 0 && !answered_no && !self.is_in_progress(code);
+        failed && !self.is(Mark::LastError) && self.returns == Returns::Status
+    }
+
+    /// Whether a call that returned `code` goes on in the background.
+    pub fn is_in_progress(&self, code: i32) -> bool {
+        code == IN_PROGRESS && self.api == Api::Other && self.returns == Returns::Status
+    }
+
+    /// What a call of NCCL does, if it is one that matters for the order of operations.
+    pub fn nccl(&self) -> Option<Nccl> {
+        match self.kind {
+            Some(Kind::Nccl(nccl)) => Some(nccl),
+            _ => None,
+        }
     }
 
     /// The figure that the calls feed by their effects. Functions that wait have none.
@@ -478,7 +532,7 @@ impl FunctionTraits {
 
     /// Whether a call does or starts work, or waits for it.
     pub fn is_work(&self) -> bool {
-        self.input().is_some() || self.is_sync()
+        self.input().is_some() || self.is_sync() || self.nccl().is_some_and(Nccl::enqueues)
     }
 
     /// Whether the devices and contexts of calls are known only if this function is recorded.

@@ -25,6 +25,15 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// A number for comparing: the same for the same bytes, in every version of gpurec (FNV-1a, mixed once more).
+pub fn digest(bytes: &[u8]) -> u64 {
+    let fnv = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    let mixed = (fnv ^ (fnv >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    mixed ^ (mixed >> 33)
+}
+
 /// `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
 pub fn uuid(bytes: &[u8]) -> String {
     let mut text = hex(bytes);

@@ -9,7 +9,7 @@ use super::sink::lines_with;
 use crate::wire;
 use gpurec_trace::Op;
 
-const NAMES: [&str; 3] = ["ncclAllReduce", "pytorch:malloc", "pytorch:free"];
+const NAMES: [&str; 3] = ["cublasSgemm_v2", "pytorch:malloc", "pytorch:free"];
 
 /// A hit by thread 8 of process 7, whose arguments beyond the first `known` could not be read.
 fn record(ts: u64, seq: u32, operation: u16, known: u16, sp: u64, arguments: [u64; 4]) -> Vec<u8> {

@@ -17,9 +17,10 @@ fn a_plan_is_reported_to_bpf_word_for_word() {
             wanted(Source::Word(0), What::Counted { count: Count::Word(7), each: 8, max: 64 }),
         ],
         exit: vec![wanted(Source::Word(6), What::TextThrough(256))],
+        also: 7,
     };
     let reported = capture::capture(&plan).unwrap();
-    assert_eq!((reported.words, reported.entry_reads, reported.exit_reads), (5, 4, 1));
+    assert_eq!((reported.words, reported.entry_reads, reported.exit_reads, reported.also), (5, 4, 1, 7));
     let of = |r: &wire::Read| (r.kind, r.source, r.source_offset, r.count, r.count_offset, r.size, r.each);
     let expected = [
         (wire::READ_BYTES, 3, 0, 0, 0, 56, 0),

@@ -1,7 +1,8 @@
 //! A call's arguments by index, as far as they were captured.
 
 use crate::Signature;
-use crate::raw::{Entry, Exit, Piece};
+use crate::decoded::block;
+use crate::raw::{Entry, Exit, Piece, Place};
 use gpurec_trace::bytes::little_endian;
 
 /// The arguments at a call's entry.
@@ -24,6 +25,22 @@ impl<'a> In<'a> {
         match self.signature {
             Some(signature) => signature.value(self.entry, param),
             None => self.entry.registers.get(param).copied(),
+        }
+    }
+
+    /// The integer value of the parameter with this name.
+    pub fn named(&self, name: &str) -> Option<u64> {
+        let signature = self.signature?;
+        signature.value(self.entry, signature.param(name)?)
+    }
+
+    /// The bytes of a structure, by the name of the parameter that holds it or points to it.
+    pub fn structure_named(&self, name: &str) -> Option<Vec<u8>> {
+        let signature = self.signature?;
+        let param = signature.param(name)?;
+        match signature.params.get(param)?.place {
+            Place::Block { word, bytes } => block(self.entry, word, bytes),
+            _ => self.structure(param).map(<[u8]>::to_vec),
         }
     }
 
@@ -58,6 +75,11 @@ impl<'a> Out<'a> {
             Piece::Bytes { bytes, cut } => Some((bytes, cut)),
             Piece::Null | Piece::Unreadable => None,
         }
+    }
+
+    /// The index of a parameter.
+    pub fn param(&self, name: &str) -> Option<usize> {
+        self.signature?.param(name)
     }
 
     /// A pointer, handle or number that the call wrote.

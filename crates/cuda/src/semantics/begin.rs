@@ -201,6 +201,7 @@ impl Process {
             Kind::Graph(graph) => SavedState::Graph(graph, first),
             Kind::Capture { begins } => SavedState::Capture { stream: first, begins },
             Kind::Global => SavedState::Global,
+            Kind::Nccl(nccl) => self.nccl_begun(nccl, role, call, args),
             Kind::Unseen { same } => SavedState::Unseen { same: same.and_then(|param| args.value(param)) },
         }
     }

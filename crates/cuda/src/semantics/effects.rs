@@ -86,6 +86,7 @@ impl Ending<'_, '_> {
                     tables.remove(capturing, HANDLE, &stream);
                 }
             }
+            SavedState::Nccl(nccl) => self.nccl(*nccl, &open.inner, out),
             SavedState::Global => match (out.number(0), out.number(1)) {
                 (Some(ptr), Some(size)) => self.process.ledger.global(ptr, size),
                 _ => self.process.whole = false,
@@ -221,7 +222,7 @@ impl Ending<'_, '_> {
         }
     }
 
-    fn mark_callers(&mut self, mut tell: impl FnMut(&mut InnerEffects)) {
+    pub(super) fn mark_callers(&mut self, mut tell: impl FnMut(&mut InnerEffects)) {
         if let Some(thread) = self.process.threads.by_tid.get_mut(&self.call.tid) {
             thread.open.iter_mut().for_each(|open| tell(&mut open.inner));
         }

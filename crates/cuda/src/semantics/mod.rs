@@ -2,11 +2,13 @@
 //! kinds of memory.
 //!
 //! In: calls as they begin and end, in order of time, with what was captured of them. Out: the keys that a launch's
-//! line has besides its arguments, and `memory` and `transfer` lines: one for each effect, at the innermost level that
-//! shows it, only after success. Not here: I/O, a clock, guesses written as facts. A line leaves out what is not known.
+//! line has besides its arguments, and `memory`, `transfer` and `collective` lines: one for each effect, at the innermost
+//! level that shows it, only after success. Not here: I/O, a clock, guesses written as facts. A line leaves out what is not known.
 
 mod args;
 mod begin;
+mod collectives;
+mod communicators;
 mod context;
 mod copies;
 mod effects;
@@ -26,6 +28,8 @@ use gpurec_trace::bounds::{MOST_LIVE, Room, Share};
 use gpurec_trace::hash::Map;
 
 use args::{In, Out};
+use collectives::NcclCall;
+use communicators::Communicators;
 use context::{At, ContextCoverage, Contexts, CurrentContexts};
 use copies::Movement;
 use gpurec_trace::Incomplete;
@@ -65,6 +69,7 @@ pub struct CallRef {
 pub enum Effect {
     Memory(trace::Memory<'static>),
     Transfer(trace::Transfer<'static>),
+    Collective(Box<trace::Collective<'static>>),
 }
 
 /// The keys, besides the arguments, of the line that begins a call.
@@ -85,6 +90,8 @@ pub struct Meaning {
     blind_to_memory: bool,
     /// Which calls that change a thread's current context or device the recording sees.
     seen: ContextCoverage,
+    /// The recording does not see every call of NCCL.
+    blind_to_nccl: bool,
     unnamed: u64,
 }
 
@@ -113,6 +120,7 @@ struct Process {
     contexts: Contexts,
     tables: Share,
     graphs: Graphs,
+    communicators: Communicators,
     /// Streams in capture: their calls go into a graph and do nothing yet.
     capturing: Map<u64, ()>,
     threads: Threads,
@@ -129,6 +137,9 @@ struct Graphs {
 struct Thread {
     current: CurrentContexts,
     open: Vec<Open>,
+    /// Open group calls of NCCL, and the number of the outermost.
+    groups: u32,
+    group: u64,
 }
 
 /// A call with a role that has not returned yet.
@@ -155,6 +166,8 @@ struct InnerEffects {
     freed: bool,
     /// The space and size of an allocation.
     alloc: Option<(Space, Option<u64>)>,
+    /// An operation of NCCL, or a new communicator.
+    nccl: bool,
 }
 
 /// State from a call's beginning that its end needs.
@@ -207,6 +220,7 @@ enum SavedState {
     Unseen {
         same: Option<u64>,
     },
+    Nccl(Box<NcclCall>),
 }
 
 impl BeginKeys {
@@ -229,6 +243,7 @@ impl Meaning {
             blind: false,
             blind_to_memory: false,
             seen: ContextCoverage::ALL,
+            blind_to_nccl: false,
             unnamed: 0,
         }
     }
@@ -374,6 +389,15 @@ impl Meaning {
             *self.seen.api(name) = false;
             self.contexts_missing();
         }
+        if FunctionTraits::of(name).nccl().is_some() {
+            self.blind_to_nccl = true;
+            self.collectives_missing();
+        }
+    }
+
+    /// Lost calls may have enqueued operations, or made communicators.
+    pub fn collectives_missing(&mut self) {
+        self.processes.values_mut().for_each(|process| process.communicators.missed());
     }
 
     /// Lost calls may have changed the current context or device of threads.
@@ -409,7 +433,9 @@ impl Meaning {
     fn new_process(&self) -> Process {
         let (whole, begun) = (!self.blind, !self.blind_to_memory);
         let threads = Threads { followed: true, ..Threads::default() };
-        Process { whole, whole_host: whole, begun, threads, ..Process::of_running(&self.rooms) }
+        let communicators = Communicators::of_new(!self.blind_to_nccl);
+        let running = Process::of_running(&self.rooms);
+        Process { whole, whole_host: whole, begun, threads, communicators, ..running }
     }
 
     pub fn process_exited(&mut self, pid: u32) {
@@ -454,7 +480,7 @@ struct Threads {
 impl Threads {
     fn get(&mut self, tid: u32) -> &mut Thread {
         let current = || if self.followed { CurrentContexts::of_new() } else { CurrentContexts::default() };
-        self.by_tid.entry(tid).or_insert_with(|| Thread { current: current(), open: Vec::new() })
+        self.by_tid.entry(tid).or_insert_with(|| Thread { current: current(), ..Thread::default() })
     }
 }
 
@@ -477,6 +503,7 @@ impl Process {
             contexts: Contexts::default(),
             tables: Share::new(&rooms.tables),
             graphs: Graphs::default(),
+            communicators: Communicators::default(),
             capturing: Map::default(),
             threads: Threads::default(),
         }

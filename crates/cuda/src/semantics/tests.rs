@@ -1,5 +1,6 @@
 //! Hand-made recordings: each call with what BPF would have captured of it.
 
+mod collectives;
 mod copies;
 mod devices;
 mod kernels;
@@ -48,6 +49,11 @@ impl Make {
 
     pub fn stack(mut self, words: &[u64]) -> Make {
         self.stack = Some(words.to_vec());
+        self
+    }
+
+    pub fn returned(mut self, status: i32) -> Make {
+        self.status = status;
         self
     }
 

@@ -2,10 +2,10 @@
 
 use gpurec_trace::word;
 
-use super::{Alloc, Amount, Context, Copy, Free, Kind, Operand, Set, Size, Way};
+use super::{Alloc, Amount, Context, Copy, Free, Kind, Nccl, Operand, Set, Size, Way};
 
-pub(super) fn kind(text: &str) -> Option<Kind> {
-    let words: Vec<&str> = text.split(':').collect();
+pub(super) fn kind(text: &'static str) -> Option<Kind> {
+    let words: Vec<&'static str> = text.split(':').collect();
     Some(match words.as_slice() {
         ["retain"] => Kind::Retain,
         ["map"] => Kind::Map,
@@ -47,6 +47,25 @@ pub(super) fn kind(text: &str) -> Option<Kind> {
             generic: *sort == "generic",
             adds: *does == "add",
         },
+        ["nccl", rest @ ..] => Kind::Nccl(nccl(rest)?),
+        _ => return None,
+    })
+}
+
+fn nccl(words: &[&'static str]) -> Option<Nccl> {
+    Some(match words {
+        ["collective", op] => Nccl::Collective(op),
+        ["send"] => Nccl::Send,
+        ["recv"] => Nccl::Receive,
+        ["init"] => Nccl::Init,
+        ["init-all"] => Nccl::InitAll,
+        ["split"] => Nccl::Split,
+        ["shrink"] => Nccl::Shrink,
+        ["grow"] => Nccl::Grow,
+        ["end"] => Nccl::End,
+        ["group", edge] => Nccl::Group { begins: *edge == "start" },
+        ["rank"] => Nccl::Rank,
+        ["nranks"] => Nccl::Ranks,
         _ => return None,
     })
 }
