@@ -30,7 +30,12 @@ pub fn elf(data: &[u8]) {
 
 fn look(how: u8, file: &File, len: u64) {
     let name = ["libcudart.so.12", "libcuda.so.1", "any", "libcudart-0a1b.so.13"][usize::from(how % 4)];
-    let want = if how & 4 == 0 { Want::Cuda } else { Want::Matching(&|name| name.len() % 2 == 0) };
+    let even = |name: &str| name.len() % 2 == 0;
+    let want = match how & 12 {
+        4 => Want::Matching(&even),
+        12 => Want::Nccl(&even),
+        _ => Want::Cuda,
+    };
     match elf::read(file, name, &want, &cuda::is_runtime_name) {
         Ok(Some(image)) => judge(&image, len),
         Ok(None) => {}

@@ -179,6 +179,7 @@ impl Selection {
 
     fn functions(&self, file: &File, path: &Path) -> Result<Option<Image>, HookError> {
         let mut image = self.cuda_part(file, path)?;
+        image = merge(image, self.nccl_part(file, path)?);
         if let Some(tapped) = self.tapped(file, path) {
             image = merge(image, Some(tapped));
         }
@@ -250,7 +251,7 @@ impl Selection {
         let wanted = match image.kind {
             Kind::Driver => self.api != ApiChoice::Runtime,
             Kind::Runtime | Kind::StaticRuntime => self.api != ApiChoice::Driver,
-            Kind::Other | Kind::Allocator => false,
+            Kind::Nccl | Kind::Other | Kind::Allocator => false,
         };
         if !wanted {
             return Ok(None);
@@ -264,8 +265,25 @@ impl Selection {
         Ok(Some(image))
     }
 
-    /// --only and --skip apply to CUDA functions; --lib has its own pattern. A function with several names is one piece
-    /// of code, so each of its names can select or exclude it.
+    /// The functions of NCCL, in its library or linked into another file. --api chooses one library, and NCCL is another.
+    fn nccl_part(&self, file: &File, path: &Path) -> Result<Option<Image>, HookError> {
+        if self.api != ApiChoice::All {
+            return Ok(None);
+        }
+        let mut image = match read_image(file, path, &Want::Nccl(&cuda::is_nccl_name)) {
+            Ok(Some(image)) => image,
+            Err(error) if looks_like_nccl(path) => {
+                return Err(HookError::Unreadable { error: error.to_string() });
+            }
+            _ => return Ok(None),
+        };
+        image.functions.retain(|f| self.wants_any(std::iter::once(&f.name).chain(&f.aliases)));
+        image.not_hooked.retain(|f| self.wants_any(std::iter::once(&f.name)));
+        Ok(Some(image).filter(|image| !image.is_empty() || !image.not_hooked.is_empty()))
+    }
+
+    /// --only and --skip apply to functions of CUDA and NCCL; --lib has its own pattern. A function with several names is
+    /// one piece of code, so each of its names can select or exclude it.
     fn wants_any<'a>(&self, names: impl Iterator<Item = &'a String> + Clone) -> bool {
         let fits =
             |patterns: &[Pattern]| names.clone().any(|name| patterns.iter().any(|p| cuda::fits(p, name)));
@@ -277,6 +295,10 @@ impl Selection {
 pub fn looks_like_cuda(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.starts_with("libcuda.so") || name.starts_with("libcudart")
+}
+
+fn looks_like_nccl(path: &Path) -> bool {
+    elf::kind_of(&path.file_name().unwrap_or_default().to_string_lossy()) == Kind::Nccl
 }
 
 fn with_static_probes(image: Option<Image>, found: StaticProbes) -> Image {

@@ -111,6 +111,7 @@ fn kind(kind: Kind) -> &'static str {
         Kind::Driver => "CUDA driver library",
         Kind::Runtime => "CUDA runtime library",
         Kind::StaticRuntime => "CUDA runtime linked in",
+        Kind::Nccl => "NCCL",
         Kind::Other => "other library",
         Kind::Allocator => "PyTorch's allocator",
     }

@@ -12,6 +12,7 @@ mod data;
 mod file;
 mod layout;
 mod merge;
+mod nccl;
 mod object;
 mod runtime;
 mod site;
@@ -38,6 +39,8 @@ pub use static_probes::{
 pub enum Want<'a> {
     /// All of CUDA: the functions of the driver and the runtime, and of a runtime linked into the file itself.
     Cuda,
+    /// NCCL's functions, also of an NCCL linked into the file itself: there only those that the closure knows.
+    Nccl(&'a dyn Fn(&str) -> bool),
     /// Every exported function whose name the closure accepts.
     Matching(&'a dyn Fn(&str) -> bool),
 }
@@ -48,6 +51,8 @@ pub enum Kind {
     Runtime,
     /// The CUDA runtime linked into a program or library.
     StaticRuntime,
+    /// NCCL, or a file that it is linked into.
+    Nccl,
     Other,
     /// A library that only has static probes.
     Allocator,
@@ -210,6 +215,10 @@ fn read_on(
     let kind = kind_of(soname.as_deref().unwrap_or(file_name));
     let (kind, mut candidates) = match (want, kind) {
         (Want::Matching(accepts), _) => (kind, symbols::exported(&layout, accepts)?),
+        (Want::Nccl(known), _) => match nccl::find(&layout, kind == Kind::Nccl, known)? {
+            Some(candidates) => (Kind::Nccl, candidates),
+            None => return Ok(None),
+        },
         (Want::Cuda, Kind::Driver) => (kind, symbols::exported(&layout, &|name| name.starts_with("cu"))?),
         (Want::Cuda, Kind::Runtime) => (kind, symbols::exported(&layout, &is_runtime_prefixed)?),
         (Want::Cuda, _) => match runtime::find(&layout, runtime_name)? {
@@ -235,14 +244,23 @@ fn is_runtime_prefixed(name: &str) -> bool {
     name.starts_with("cuda") || name.starts_with("__cuda")
 }
 
-/// The kind of a library, by its name. Wheels rename the runtime: `libcudart.HASH.so.12`, `libcudart-HASH.so.12`.
-fn kind_of(name: &str) -> Kind {
+/// The kind of a library, by its name. Wheels rename some: `libcudart.HASH.so.12`, `libcudart-HASH.so.12`.
+pub fn kind_of(name: &str) -> Kind {
     let name = name.rsplit('/').next().unwrap_or(name);
     if name.starts_with("libcuda.so") {
         return Kind::Driver;
+    }
+    if name.strip_prefix("libnccl").is_some_and(is_nccl_ending) {
+        return Kind::Nccl;
     }
     match name.strip_prefix("libcudart") {
         Some(rest) if rest.starts_with(['.', '-']) && rest.contains(".so") => Kind::Runtime,
         _ => Kind::Other,
     }
+}
+
+/// Not of NCCL's plugins, such as libnccl-net.so.
+fn is_nccl_ending(rest: &str) -> bool {
+    let hash = rest.strip_prefix(['.', '-']).and_then(|rest| rest.split_once(".so")).map(|(hash, _)| hash);
+    rest.starts_with(".so") || hash.is_some_and(|hash| hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }

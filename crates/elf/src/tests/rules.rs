@@ -203,6 +203,12 @@ fn libraries_are_known_by_name() {
     {
         assert_eq!(kind_of(runtime), Kind::Runtime, "{runtime}");
     }
+    for nccl in ["libnccl.so", "libnccl.so.2", "libnccl.so.2.27.3", "libnccl-8f8e3d4f.so.2"] {
+        assert_eq!(kind_of(nccl), Kind::Nccl, "{nccl}");
+    }
+    for plugin in ["libnccl-net.so", "libnccl-tuner-x.so", "libncclutil.so", "libnccl_static.a"] {
+        assert_eq!(kind_of(plugin), Kind::Other, "{plugin}");
+    }
     for other in
         ["libcudadebugger.so.1", "libcudadevrt.so", "libcudart_static.so", "libcudnn.so.9", "libc.so.6", ""]
     {
@@ -247,6 +253,33 @@ fn a_static_runtime_is_found_by_its_symbols() {
     assert_eq!((found.kind, names.len()), (Kind::StaticRuntime, 2), "{names:?}");
     let stripped = folder.compile("stripped", "c", C_LIBRARY, &["-s"]);
     assert!(read_path(&stripped).unwrap().is_none());
+}
+
+#[test]
+fn nccl_is_a_library_or_linked_in() {
+    const CODE: &str = "int ncclAllReduce(void) { return 1; } int ncclCommInitRank(void) { return 2; } \
+        int pncclAllReduce(void) __attribute__((alias(\"ncclAllReduce\"))); int ncclNew(void) { return 3; } \
+        int ncclTable[4]; int main(void) { return ncclAllReduce() + ncclCommInitRank() + ncclNew(); }";
+    const DEVICE: &str = "char code[8] __attribute__((section(\".nv_fatbin\"))) = \"x\";";
+    let folder = Folder::new();
+    let known = |name: &str| ["ncclAllReduce", "pncclAllReduce", "ncclCommInitRank"].contains(&name);
+    let names = |path: &std::path::Path| {
+        let (file, name) = (File::open(path).unwrap(), path.file_name().unwrap().to_str().unwrap());
+        let image = read(&file, name, &Want::Nccl(&known), &runtime_name).unwrap()?;
+        assert!(image.kind == Kind::Nccl && image.not_hooked.is_empty());
+        let with_aliases = |f: crate::Function| [vec![f.name], f.aliases].concat();
+        let mut names: Vec<String> = image.functions.into_iter().flat_map(with_aliases).collect();
+        names.sort();
+        Some(names)
+    };
+    let library = folder.compile("libnccl.so.2", "c", CODE, &["-shared", "-fPIC"]);
+    let all = ["ncclAllReduce", "ncclCommInitRank", "ncclNew", "pncclAllReduce"];
+    assert_eq!(names(&library).unwrap(), all);
+    assert_eq!(names(&folder.compile("program", "c", CODE, &[])), None, "without device code");
+    let with_kernels = format!("{CODE} {DEVICE}");
+    let program = folder.compile("linked", "c", &with_kernels, &[]);
+    assert_eq!(names(&program).unwrap(), ["ncclAllReduce", "ncclCommInitRank", "pncclAllReduce"]);
+    assert_eq!(names(&folder.compile("stripped", "c", &with_kernels, &["-s"])), None);
 }
 
 #[test]
