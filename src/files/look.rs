@@ -81,7 +81,7 @@ impl<'a> Looker<'a> {
             Ask::Frames { pid, addresses, mapped } => {
                 Found::Frames(self.native.frames(pid, &addresses, &mapped))
             }
-            Ask::Rank { pid } => Found::Rank(proc::rank_of(pid)),
+            Ask::Job { pid } => Found::Job(proc::job_of(pid)),
             Ask::Process { pid } => Found::Process(proc::about(pid).ok().map(Box::new)),
         };
         let handle = match &found {

@@ -27,6 +27,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::process::job::Job;
 use crate::process::maps::{Mapping, as_text};
 use crate::stacks::Mapped;
 use crate::stacks::native::{Frame, Stack, Unwound};
@@ -61,8 +62,8 @@ pub enum Ask {
     Unwind { pid: u32, stack: Box<Stack>, mapped: Vec<Mapped> },
     /// The functions at known return addresses.
     Frames { pid: u32, addresses: Vec<u64>, mapped: Vec<Mapped> },
-    /// The process's rank in a distributed job.
-    Rank { pid: u32 },
+    /// The process's place in a distributed job.
+    Job { pid: u32 },
     /// The process's name, command line and user.
     Process { pid: u32 },
 }
@@ -132,7 +133,7 @@ pub enum Found {
     Unwound(Unwound),
     /// One list for each address.
     Frames(Vec<Vec<Frame>>),
-    Rank(Option<String>),
+    Job(Job),
     Process(Option<Box<trace::Found>>),
     /// There is no worker, for this reason.
     Refused(String),

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use super::decode::What;
+use crate::process::job::Job;
 use crate::process::proc;
 use gpurec_trace::{self as trace, Body, Process};
 
@@ -95,6 +96,12 @@ pub fn words(command: &[u8], cut: bool) -> Vec<String> {
         words.push("…".to_owned());
     }
     words
+}
+
+/// The line of a program that began.
+pub fn exec(pid: u32, tid: u32, command: Vec<String>, job: Job) -> Process<'static> {
+    let Job { rank, local_rank, world_size, name } = job;
+    Process::Exec(trace::Exec { pid, tid, command, rank, local_rank, world_size, job: name })
 }
 
 pub fn exit_status(status: i32) -> trace::ExitStatus {

@@ -28,6 +28,7 @@ use super::stubs::Stubs;
 use crate::files::{Ask, Files, Found, Side};
 use crate::gpu::join::Join;
 use crate::probe::{Beneath, Probe, RuleTable};
+use crate::process::job::Job;
 use gpurec_analysis::Summary;
 use gpurec_cuda::raw::{Exit, Piece};
 use gpurec_cuda::semantics::{CallRef, Effect, Meaning, Role};
@@ -158,10 +159,10 @@ impl Lines {
         Lines { processes: Processes::without(own), ..self }
     }
 
-    fn rank_of(&mut self, pid: u32) -> Option<u32> {
-        match self.ranks.ask(&Ask::Rank { pid }, RANK) {
-            Some(Found::Rank(rank)) => rank?.parse().ok(),
-            _ => None,
+    fn job_of(&mut self, pid: u32) -> Job {
+        match self.ranks.ask(&Ask::Job { pid }, RANK) {
+            Some(Found::Job(job)) => job,
+            _ => Job::default(),
         }
     }
 
@@ -551,8 +552,7 @@ impl Sink for Lines {
                 self.meaning.process_execed(*pid);
                 self.gpu_ended(*pid, item.ts);
                 self.blocks.gone(*pid);
-                let (command, rank) = (processes::words(command, *cut), self.rank_of(*pid));
-                Process::Exec(gpurec_trace::Exec { pid: *pid, tid, command, rank })
+                processes::exec(*pid, tid, processes::words(command, *cut), self.job_of(*pid))
             }
             What::Exit { pid, status, process: true } => {
                 self.meaning.process_exited(*pid);

@@ -15,6 +15,7 @@ pub mod environment;
 pub mod fds;
 pub mod guardian;
 pub mod identity;
+pub mod job;
 pub mod launch;
 pub mod limits;
 pub mod maps;

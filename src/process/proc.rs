@@ -3,10 +3,11 @@
 
 use super::Pid;
 use super::cgroup::{self, Owner};
+use super::job::Job;
 use gpurec_trace::{Found, lossy};
 use nix::errno::Errno;
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -131,20 +132,9 @@ pub fn parse_environ(bytes: &[u8]) -> Env {
         .collect()
 }
 
-/// The process's rank in a distributed job, if the launcher set one.
-pub fn rank_of(pid: Pid) -> Option<String> {
-    rank_in(&environ(pid).ok()?)
-}
-
-pub fn rank_in(env: &Env) -> Option<String> {
-    const NAMES: [&str; 5] = ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK"];
-    NAMES.iter().find_map(|name| {
-        let (_, value) = env.iter().find(|(key, _)| key == OsStr::new(name))?;
-        // RANK is a common word: only a number counts as a rank.
-        let value = value.to_str()?;
-        let number = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
-        number.then(|| value.to_string())
-    })
+/// The process's place in a distributed job.
+pub fn job_of(pid: Pid) -> Job {
+    environ(pid).map(|env| Job::within(&env)).unwrap_or_default()
 }
 
 /// The most bytes read of a command line.
@@ -155,6 +145,7 @@ pub fn about(pid: Pid) -> io::Result<Found> {
     let comm = stat(pid)?.comm;
     let command = read_some(&format!("/proc/{pid}/cmdline"), MOST_COMMAND).unwrap_or_default();
     let cgroup = cgroup(pid);
+    let job = job_of(pid);
     Ok(Found {
         pid,
         tid: pid,
@@ -163,7 +154,10 @@ pub fn about(pid: Pid) -> io::Result<Found> {
         user: user(pid),
         container: cgroup.as_deref().and_then(|cgroup| Owner::of(cgroup).container),
         cgroup,
-        rank: rank_of(pid).and_then(|rank| rank.parse().ok()),
+        rank: job.rank,
+        local_rank: job.local_rank,
+        world_size: job.world_size,
+        job: job.name,
     })
 }
 

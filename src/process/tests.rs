@@ -238,7 +238,7 @@ fn stat_is_read_after_the_last_parenthesis() {
 }
 
 #[test]
-fn environ_and_rank() {
+fn environ() {
     let env = proc::parse_environ(b"A=1\0nothing\0B=x=y\0=C=2\0E=\0\0");
     let pairs: Vec<(String, String)> = env
         .iter()
@@ -246,11 +246,6 @@ fn environ_and_rank() {
         .collect();
     let expected = [("A", "1"), ("B", "x=y"), ("=C", "2"), ("E", "")];
     assert_eq!(pairs, expected.map(|(k, v)| (k.to_string(), v.to_string())));
-
-    let rank = |text: &[u8]| proc::rank_in(&proc::parse_environ(text));
-    assert_eq!(rank(b"LOCAL_RANK=1\0RANK=9\0"), Some("9".into()));
-    assert_eq!(rank(b"SLURM_PROCID=4\0RANK=general\0LOCAL_RANK=0"), Some("4".into()));
-    assert_eq!(rank(b"RANK=\0"), None);
 }
 
 // ---- maps

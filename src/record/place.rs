@@ -13,7 +13,8 @@ use crate::output::series::Series;
 use crate::output::{self, FdSources, Output};
 use crate::process::environment;
 use crate::process::identity::{self, Identity};
-use crate::process::{proc, rights};
+use crate::process::job::Job;
+use crate::process::rights;
 use crate::ui;
 use gpurec_analysis::Usage;
 
@@ -28,7 +29,7 @@ impl Place {
     pub fn of(config: &Config, user: &Identity) -> Result<Place> {
         let start = SystemTime::now();
         let host = host_name();
-        let rank = || proc::rank_in(&environment::user_environment(user).0);
+        let rank = || Job::within(&environment::user_environment(user).0).rank.map(|rank| rank.to_string());
         let letters = Letters { host: &host, start, rank: &rank };
         let expand = |path: &PathBuf| name::expand(path, &letters).map_err(Usage);
         let path = config.output.as_ref().map(expand).transpose()?;

@@ -47,6 +47,7 @@ use crate::process::attach::{self, AttachedProcess};
 use crate::process::fds;
 use crate::process::guardian::Guardian;
 use crate::process::identity;
+use crate::process::job::Job;
 use crate::process::launch::{self, GatedCommand, RunningCommand};
 use crate::process::proc;
 use crate::process::rights;
@@ -128,7 +129,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let plan = crate::host::ready()?;
     let (making, settings) = begun?;
     fds::raise_limit();
-    let has_rank = proc::rank_in(&user_env).is_some();
+    let has_rank = Job::within(&user_env).rank.is_some();
     let mut lane = lane::prepare(config, &user, &mut user_env);
     // These errors come before anything is set up: a command that does not exist, a process that cannot be recorded,
     // a file that cannot be written.

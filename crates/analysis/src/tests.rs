@@ -229,8 +229,8 @@ fn of_file(bytes: &[u8]) -> Figures {
 /// A recording with some of everything.
 fn rich() -> Script {
     let mut s = Script::new();
-    let exec =
-        Exec { pid: 100, tid: 100, command: vec!["python".into(), "train\x1b[31m.py".into()], rank: Some(0) };
+    let command = vec!["python".into(), "train\x1b[31m.py".into()];
+    let exec = Exec { pid: 100, tid: 100, command, rank: Some(0), ..Exec::default() };
     s.push(1000, Body::Process(Process::Exec(exec)));
     let library = Library {
         pid: 100,

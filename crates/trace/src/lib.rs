@@ -43,8 +43,8 @@ pub use enums::{EndKind, GpuKind, GpuSource, Kind, Op, Retval, word};
 #[cfg(test)]
 use event::Unknown;
 pub use event::{
-    Begin, Block, Body, Collective, End, Gpu, Instant, Ioctl, KernelBegin, KernelEnd, Launch, Line, Memory, SCHEMA,
-    Transfer, Where,
+    Begin, Block, Body, Collective, End, Gpu, Instant, Ioctl, KernelBegin, KernelEnd, Launch, Line, Memory,
+    SCHEMA, Transfer, Where,
 };
 pub use gpu::{GpuAccount, GpuOverhead, GpuReason};
 pub use lines::fits;

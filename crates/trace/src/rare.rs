@@ -50,7 +50,7 @@ pub enum Process<'a> {
     Library(Library<'a>),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exec {
     pub pid: u32,
     pub tid: u32,
@@ -58,9 +58,17 @@ pub struct Exec {
     /// RANK, LOCAL_RANK, SLURM_PROCID… in the environment of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
+    /// The rank among those on its machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_rank: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub world_size: Option<u32>,
+    /// The name or number that the launcher gives the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
 }
 
-details! { it: Exec => pid, tid, command, rank }
+details! { it: Exec => pid, tid, command, rank, local_rank, world_size, job }
 
 /// A process that was already running, or that `--all` noticed: its properties, before its first line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,9 +89,16 @@ pub struct Found {
     pub container: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
+    /// As in `Exec`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_rank: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub world_size: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
 }
 
-details! { it: Found => pid, tid, comm, command, user, cgroup, container, rank }
+details! { it: Found => pid, tid, comm, command, user, cgroup, container, rank, local_rank, world_size, job }
 
 impl Process<'_> {
     /// The process and the thread.

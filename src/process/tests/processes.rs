@@ -40,7 +40,7 @@ fn a_process_and_everything_that_is_none() {
     assert_eq!(attached.bits_32, Some(false));
     assert!(attached.note().is_none());
     assert!(!proc::pidfd_ended(attached.pidfd.as_raw_fd(), 0));
-    assert_eq!(proc::rank_of(pid), Some("3".into()));
+    assert_eq!(proc::job_of(pid).rank, Some(3));
     drop(child);
     assert!(proc::pidfd_ended(attached.pidfd.as_raw_fd(), 1000));
     assert!(matches!(check(pid), Err(AttachError::NoSuchProcess(p)) if p == pid));

@@ -64,7 +64,10 @@ impl Maker {
             Some(parent) if self.random.below(2) == 0 => {
                 self.push(Body::Process(Process::Fork(Fork { pid: parent, tid: parent, child: pid })));
             }
-            _ => _ = self.push(Body::Process(Process::Exec(Exec { pid, tid: pid, command, rank: Some(1) }))),
+            _ => {
+                let exec = Exec { pid, tid: pid, command, rank: Some(1), ..Exec::default() };
+                self.push(Body::Process(Process::Exec(exec)));
+            }
         }
         self.pids.push(pid);
     }
@@ -310,7 +313,8 @@ impl Maker {
                 self.live.retain(|(of, _), _| *of != pid);
                 self.dies(pid);
                 let command = vec!["other".to_owned()];
-                self.push(Body::Process(Process::Exec(Exec { pid, tid: pid, command, rank: None })));
+                let exec = Exec { pid, tid: pid, command, ..Exec::default() };
+                self.push(Body::Process(Process::Exec(exec)));
             }
             _ => {}
         }

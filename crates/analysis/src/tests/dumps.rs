@@ -28,7 +28,7 @@ fn carried(s: &mut Script, ptr: u64, size: u64, total: u64, stack: Option<u64>) 
 
 fn dump() -> (Vec<u8>, u64) {
     let mut s = Script::new();
-    let exec = Exec { pid: 100, tid: 100, command: vec!["train".into()], rank: None };
+    let exec = Exec { pid: 100, tid: 100, command: vec!["train".into()], ..Exec::default() };
     s.push(0, Body::Process(Process::Exec(exec)));
     let first = carried(&mut s, 0x1000, 100, 100, None);
     let frame = Frame::Python { function: "load".into(), file: "train.py".into(), line: Some(8) };

@@ -182,7 +182,7 @@ fn the_state_of_the_devices_is_summed_up() {
             ..Device::default()
         }))
     };
-    let exec = || Exec { pid: 7, tid: 7, command: vec!["./a".into()], rank: None };
+    let exec = || Exec { pid: 7, tid: 7, command: vec!["./a".into()], ..Exec::default() };
     let recorded = |first_ns| {
         let mut script = Script::new();
         script.push(first_ns, line(2 << 30, 600.25, &[]));

@@ -127,7 +127,8 @@ fn an_ended_process_keeps_its_sums_for_a_minute() {
 #[test]
 fn a_process_number_that_is_used_again_is_another_process() {
     let exec = |s: &mut Script, command: &str, rank| {
-        let exec = Exec { pid: 100, tid: 100, command: vec![command.into(), "x".into()], rank };
+        let command = vec![command.into(), "x".into()];
+        let exec = Exec { pid: 100, tid: 100, command, rank, ..Exec::default() };
         s.push(0, Body::Process(Process::Exec(exec)));
     };
     let mut s = Script::new();

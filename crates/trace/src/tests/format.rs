@@ -45,6 +45,9 @@ fn rest() -> Vec<Body<'static>> {
         cgroup: Some("/a".into()),
         container: Some("b".into()),
         rank: Some(1),
+        local_rank: Some(0),
+        world_size: Some(2),
+        job: Some("c".into()),
         ..Found::default()
     };
     let header = Header {
