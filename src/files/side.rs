@@ -10,26 +10,39 @@ use super::{Ask, Found};
 
 /// After this time the worker is ended.
 const GONE: Duration = Duration::from_secs(2);
+/// The longest wait beyond a request's patience.
+const LONGEST: Duration = Duration::from_secs(1);
 
 pub struct Side {
     files: Option<Files>,
     worker: Option<Worker>,
     /// When the unanswered request was sent.
     open: Option<Instant>,
+    /// What remains of the time that may be waited beyond the patience of all requests.
+    slack: Duration,
 }
 
 impl Side {
     /// Without files, every answer is None.
     pub fn new(files: Option<Files>) -> Side {
-        Side { files, worker: None, open: None }
+        Side { files, worker: None, open: None, slack: Duration::ZERO }
+    }
+
+    /// Waits longer for some answers, as long as these waits together do not exceed `slack`: on a machine that is busy,
+    /// the first answers come late.
+    pub fn with_slack(self, slack: Duration) -> Side {
+        Side { slack, ..self }
     }
 
     /// The answer, if it comes in time.
     pub fn ask(&mut self, ask: &Ask, patience: Duration) -> Option<Found> {
-        if !self.send(ask) {
-            return None;
-        }
-        match self.answer(patience) {
+        let since = Instant::now();
+        let longest = patience + self.slack.min(LONGEST);
+        // The answer to an earlier request may be about to come.
+        let sent = self.send(ask) || self.answer(longest).is_ready() && self.send(ask);
+        let found = if sent { self.answer(longest) } else { Poll::Pending };
+        self.slack = self.slack.saturating_sub(since.elapsed().saturating_sub(patience));
+        match found {
             Poll::Ready(found) => found,
             Poll::Pending => None,
         }

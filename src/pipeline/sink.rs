@@ -38,8 +38,10 @@ use gpurec_trace::{self, Arg, Args, Begin, Body, End, EndKind, Line, LineWriter,
 use tap::{NO_LINE, Tapped, Tapping};
 use unreturned::Unreturned;
 
-/// How long to wait for a program's rank. The rank is in the program's memory, which may be anywhere.
+/// How long to wait for a program's rank, and in addition for all of them together. The rank is in the program's memory,
+/// which may be anywhere.
 const RANK: Duration = Duration::from_millis(20);
+const RANKS: Duration = Duration::from_secs(5);
 
 /// Facts about a probe, looked up when its library is hooked.
 struct Facts {
@@ -146,7 +148,8 @@ impl Lines {
     /// contain.
     pub fn asking(self, files: &Files) -> Lines {
         let names = Box::new(Stubs::new(Some(files.clone())));
-        Lines { meaning: Meaning::new(names), ranks: Side::new(Some(files.clone())), ..self }
+        let ranks = Side::new(Some(files.clone())).with_slack(RANKS);
+        Lines { meaning: Meaning::new(names), ranks, ..self }
     }
 
     /// Calls have stacks: `rules` is where BPF looks for how to unwind them.
