@@ -43,6 +43,7 @@ mod matrix;
 mod metrics;
 mod must_show;
 mod natives;
+mod nccl;
 mod needs;
 mod nonlocal;
 mod nvml;

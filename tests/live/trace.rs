@@ -96,7 +96,7 @@ impl InFlight {
     }
 }
 
-const TYPES: [&str; 15] = [
+const TYPES: [&str; 16] = [
     "header",
     "process",
     "userspace",
@@ -108,6 +108,7 @@ const TYPES: [&str; 15] = [
     "budget",
     "stack",
     "block",
+    "collective",
     "gpu",
     "device",
     "clock",
