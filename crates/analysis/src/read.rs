@@ -18,7 +18,7 @@ pub fn or_newest(files: &[PathBuf]) -> Vec<PathBuf> {
     if files.is_empty() { vec![PathBuf::from(NEWEST)] } else { files.to_vec() }
 }
 
-pub fn open(file: &Path) -> Result<Reader<Box<dyn Read>>> {
+pub fn open(file: &Path) -> Result<Reader<Box<dyn Read + Send>>> {
     let is_missing =
         |error: &ReadError| matches!(error, ReadError::Io(error) if error.kind() == ErrorKind::NotFound);
     match trace::open(file) {

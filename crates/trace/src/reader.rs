@@ -252,15 +252,17 @@ impl ReaderState {
 }
 
 /// Opens a trace; `-` is standard input. The first bytes show whether it is compressed, not the name.
-pub fn open(path: &Path) -> Result<Reader<Box<dyn Read>>, ReadError> {
+pub fn open(path: &Path) -> Result<Reader<Box<dyn Read + Send>>, ReadError> {
     if path == Path::new("-") {
-        reader_of(io::stdin().lock())
+        reader_of(io::stdin())
     } else {
         reader_of(File::open(path).map_err(ReadError::Io)?)
     }
 }
 
-pub(super) fn reader_of(mut source: impl Read + 'static) -> Result<Reader<Box<dyn Read>>, ReadError> {
+pub(super) fn reader_of(
+    mut source: impl Read + Send + 'static,
+) -> Result<Reader<Box<dyn Read + Send>>, ReadError> {
     let first = first_bytes(&mut source).map_err(ReadError::Io)?;
     let compressed = first == ZSTD_MAGIC;
     let whole = Cursor::new(first).chain(source);
