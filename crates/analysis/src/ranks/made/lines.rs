@@ -102,7 +102,7 @@ pub struct TraceFile<W: Write> {
 
 impl<W: Write> TraceFile<W> {
     /// A recording that begins at that true time.
-    pub fn new(out: W, clock: HostClock, start_ns: i64, ranks: usize) -> io::Result<TraceFile<W>> {
+    pub fn new(out: W, clock: HostClock, start_ns: i64, ranks: usize, gpu: bool) -> io::Result<TraceFile<W>> {
         let mut file = TraceFile {
             out: LineWriter::new(out),
             start_ns,
@@ -122,7 +122,7 @@ impl<W: Write> TraceFile<W> {
             kernel: "6.12.0".to_owned(),
             command: Some(vec!["python3".to_owned(), "train.py".to_owned()]),
             user: "user".to_owned(),
-            options: serde_json::json!({}),
+            options: if gpu { serde_json::json!({ "gpu": "nodes" }) } else { serde_json::json!({}) },
             ns_per_call: Some(1000),
             clock: Some(file.clock.reading(start_ns)),
             ..Header::default()
@@ -180,12 +180,6 @@ impl<W: Write> TraceFile<W> {
             ..Finish::default()
         };
         self.write(at_ns.max(self.last_ns), Body::Finish(Box::new(finish)))?;
-        self.out.into_inner()
-    }
-
-    /// The output without an end line, as of a recording that was killed.
-    pub fn cut(mut self) -> io::Result<W> {
-        self.flush(i64::MAX)?;
         self.out.into_inner()
     }
 

@@ -8,8 +8,8 @@ mod plan;
 use std::io::{self, Write};
 
 use gpurec_trace::{
-    Args, Begin, Body, Collective, End, Exec, Frame, Gpu, GpuKind, InFlight, Ioctl, KernelBegin, KernelEnd,
-    Kind, Launch, Memory, Ntp, Op, Process, Retval, Stack,
+    Arg, Args, Begin, Body, Collective, End, Exec, Frame, Gpu, GpuKind, InFlight, Ioctl, KernelBegin,
+    KernelEnd, Kind, Launch, List, Memory, Ntp, Op, Process, Retval, Stack,
 };
 use serde_json::{Value, json};
 
@@ -18,6 +18,7 @@ use plan::{Comm, OPERATIONS, Operation, communicators, file_name, operation};
 pub use plan::{Plan, Random};
 
 const STREAM: u64 = 0x55aa_0000_7000;
+const WAIT: &str = "cudaStreamSynchronize";
 /// The stack of each call: the index is the number of the stack.
 const SITES: [(&str, u32); 4] = [("forward", 31), ("all_reduce", 57), ("wait", 60), ("grow_cache", 44)];
 
@@ -35,6 +36,10 @@ struct Worker {
     /// GPU work whose record has not come: name, kind of call, start, end.
     work: Vec<(&'static str, u64, i64, i64)>,
     correlation: u32,
+}
+
+fn of_stream() -> Args<'static> {
+    Args::Named(List::Owned(vec![Arg { name: "stream".into(), value: gpurec_trace::Value::Hex(STREAM) }]))
 }
 
 pub struct Job<W: Write> {
@@ -77,7 +82,7 @@ impl<W: Write> Job<W> {
                 let start_ns = random.below(50_000_000);
                 let in_file = if plan.by_node { per_host.min(plan.ranks - rank) } else { 1 };
                 let out = open(&file_name(&plan, &clock.host, rank))?;
-                files.push(TraceFile::new(out, clock.clone(), start_ns, in_file as usize)?);
+                files.push(TraceFile::new(out, clock.clone(), start_ns, in_file as usize, plan.gpu)?);
             }
             let slot = if plan.by_node { local as usize } else { 0 };
             workers.push(Worker {
@@ -146,6 +151,7 @@ impl<W: Write> Job<W> {
             .map(|(rank, (count, cost))| json!({ "rank": rank, "collectives": count, "cost_ns": cost }))
             .collect();
         json!({
+            "job": format!("job-{}", self.plan.seed),
             "ranks": self.workers.iter().map(rank).collect::<Vec<_>>(),
             "start_realtime_ns": self.hosts.first().map(|clock| clock.realtime(0)),
             "clocks": self.hosts.iter().map(host).collect::<Vec<_>>(),
@@ -171,8 +177,13 @@ impl<W: Write> Job<W> {
 
     fn start(&mut self, rank: usize) {
         let command = vec!["python3".to_owned(), "train.py".to_owned()];
+        let world_size = Some(self.plan.ranks);
+        let local_rank = Some(rank as u32 % self.plan.per_host.max(1));
+        let tid = self.workers.get(rank).map_or(0, |worker| worker.pid);
+        let job = Some(format!("job-{}", self.plan.seed));
+        let exec = Exec { tid, command, local_rank, world_size, job, ..Exec::default() };
         let number = self.workers.get(rank).map(|worker| worker.rank);
-        self.add(rank, |pid| Body::Process(Process::Exec(Exec { pid, tid: pid, command, rank: number })));
+        self.add(rank, |pid| Body::Process(Process::Exec(Exec { pid, rank: number, ..exec })));
         if self.workers.get(rank).is_some_and(|worker| worker.slot > 0) {
             return;
         }
@@ -207,7 +218,7 @@ impl<W: Write> Job<W> {
             tid: pid,
             depth: u32::from(parent.is_some()),
             parent,
-            args: Args::default(),
+            args: if name == WAIT { of_stream() } else { Args::default() },
             stack: Some(stack),
             launch,
             no_return: None,
@@ -463,13 +474,13 @@ impl<W: Write> Job<W> {
 
     /// Waits for the stream. The records of its work come after that.
     fn wait(&mut self, rank: usize) {
-        let call = self.begin(rank, "cudaStreamSynchronize", None, 2, None);
+        let call = self.begin(rank, WAIT, None, 2, None);
         let extra_ns = 3_000 + self.random.below(2_000);
         let Some(worker) = self.workers.get_mut(rank) else { return };
         let began_ns = worker.now_ns;
         worker.now_ns = worker.now_ns.max(worker.gpu_ns) + extra_ns;
         let ns = worker.now_ns - began_ns;
-        self.end(rank, "cudaStreamSynchronize", call, ns);
+        self.end(rank, WAIT, call, ns);
         self.deliver(rank);
     }
 
@@ -506,7 +517,7 @@ impl<W: Write> Job<W> {
         self.hang = json!({ "comm": name, "seq": seq, "missing": [absent], "call": "cudaMemcpy", "request": "NV_ESC_RM_ALLOC" });
         let mut open = Vec::new();
         for rank in 0..self.workers.len() {
-            let in_call = if rank == absent { "cudaMemcpy" } else { "cudaStreamSynchronize" };
+            let in_call = if rank == absent { "cudaMemcpy" } else { WAIT };
             if rank != absent
                 && let Some(operation) = OPERATIONS.first()
             {
