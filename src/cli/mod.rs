@@ -51,7 +51,7 @@ Examples:
     version,
     after_help = EXAMPLES,
     args_conflicts_with_subcommands = true,
-    override_usage = "gpurec [OPTIONS] -- COMMAND [ARG]...\n       gpurec [OPTIONS] --pid PID[,PID]...\n       gpurec [OPTIONS] --all\n       gpurec top|summary|timeline|report|export|diff|check|dump|probes|doctor|demo ..."
+    override_usage = "gpurec [OPTIONS] -- COMMAND [ARG]...\n       gpurec [OPTIONS] --pid PID[,PID]...\n       gpurec [OPTIONS] --all\n       gpurec top|summary|timeline|report|export|diff|check|ranks|dump|probes|doctor|demo ..."
 )]
 pub struct Cli {
     #[command(subcommand)]

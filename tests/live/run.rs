@@ -174,7 +174,7 @@ struct Recording {
 
 impl Recording {
     fn of(room: &Room, command: &Command) -> Option<Recording> {
-        const NO_RECORDING: [&str; 11] = [
+        const NO_RECORDING: [&str; 12] = [
             "top",
             "summary",
             "timeline",
@@ -182,6 +182,7 @@ impl Recording {
             "export",
             "diff",
             "check",
+            "ranks",
             "probes",
             "doctor",
             "completions",

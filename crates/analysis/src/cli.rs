@@ -1,4 +1,4 @@
-//! The commands that read traces: `summary`, `timeline`, `report`, `export`, `diff`, `check`. In: words. Out: what they ask
+//! The commands that read traces: `summary`, `timeline`, `report`, `export`, `diff`, `check`, `ranks`. In: words. Out: what they ask
 //! for, and the answers. The recorder has these commands too.
 
 use std::io;
@@ -14,6 +14,7 @@ use crate::check::CheckConfig;
 use crate::diff::DiffConfig;
 use crate::export::{ExportConfig, ExportFormat};
 use crate::paper::{Colour, PaperChoice};
+use crate::ranks::RanksConfig;
 use crate::stacks::{CallRole, Weight};
 use crate::timeline::TimelineConfig;
 use crate::views::{Format, NAMES, ReportConfig};
@@ -57,6 +58,9 @@ pub enum Command {
     /// Check assertions about a trace; exit with status 1 if one fails
     #[command(after_help = CHECK)]
     Check(CheckArgs),
+    /// Compare the ranks of one job: stragglers, collectives that differ, hangs, clocks
+    #[command(after_help = RANKS)]
+    Ranks(RanksArgs),
 }
 
 /// What a command asks for.
@@ -67,6 +71,7 @@ pub enum Task {
     Export(ExportConfig),
     Diff(DiffConfig),
     Check(CheckConfig),
+    Ranks(RanksConfig),
 }
 
 impl Command {
@@ -95,6 +100,9 @@ impl Command {
             Command::Check(CheckArgs { assert, files, json, part }) => {
                 Task::Check(CheckConfig { only: part.only()?, files, budgets: assert, json })
             }
+            Command::Ranks(RanksArgs { files, json, part }) => {
+                Task::Ranks(RanksConfig { only: part.only()?, files, json })
+            }
         })
     }
 }
@@ -109,6 +117,7 @@ impl Task {
             Task::Export(config) => crate::export::export(&config),
             Task::Diff(config) => crate::diff::diff(&config),
             Task::Check(config) => crate::check::check(&config),
+            Task::Ranks(config) => crate::ranks::ranks(&config),
         }
     }
 }
@@ -168,6 +177,13 @@ Examples:
   gpurec check --assert 'launches<=5000' --assert 'sync.time<20ms' run.jsonl
   gpurec check --assert 'cudaMalloc.calls==0 after 10s' run.jsonl
   gpurec check --assert gate.txt run.jsonl";
+
+const RANKS: &str = "\
+Examples:
+  gpurec ranks job/                      all traces of a folder
+  gpurec ranks job/node0*.jsonl.zst
+  gpurec ranks --json job/ | jq .stragglers
+  gpurec check --assert 'ranks.skew.p99<5ms' job/*.jsonl.zst";
 
 #[derive(Args)]
 pub struct SummaryArgs {
@@ -302,6 +318,18 @@ pub struct CheckArgs {
     assert: Vec<String>,
     /// Traces, plain or .zst; the newest one (traces/latest) if none is given
     #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    part: Part,
+}
+
+#[derive(Args)]
+pub struct RanksArgs {
+    /// The traces of one job, plain or .zst, or a folder of them: one for each rank or each node
+    #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]

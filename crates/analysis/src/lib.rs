@@ -36,6 +36,7 @@ pub mod only;
 mod page;
 pub mod paper;
 mod prose;
+pub mod ranks;
 pub mod read;
 mod recent;
 mod rows;

@@ -23,4 +23,7 @@ fn its_exit_statuses_are_gpurecs() {
     assert_eq!(of(&["check", "--budget", "launches>5000", "traces/torch_h200.jsonl"]), Some(1));
     assert_eq!(of(&["check", "--assert", "lunches>0", "traces/torch_h200.jsonl"]), Some(2));
     assert_eq!(of(&["summary", "traces/none.jsonl"]), Some(125));
+    assert_eq!(of(&["ranks", "traces/none.jsonl"]), Some(125));
+    assert_eq!(of(&["ranks", "traces/torch_h200.jsonl"]), Some(1));
+    assert_eq!(of(&["ranks"]), Some(2));
 }

@@ -1,0 +1,445 @@
+//! Reads one trace of a job up to a time. In: its lines. Out: arrivals at collectives, each when its times are known;
+//! and at the end what each process did last. Not here: other traces.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use gpurec_cuda::FunctionTraits;
+use gpurec_trace::bounds::{LONGEST_NAME, entry, short};
+use gpurec_trace::hash::Map;
+use gpurec_trace::tree::{Call, Calls, succeeded};
+use gpurec_trace::{
+    Begin, Body, Clock, Collective, End, ExitStatus, Frame, Gpu, GpuKind, Instant, KernelBegin, KernelEnd,
+    Line, Notes, Process, Reader, Stack, Value,
+};
+
+use super::arrival::{ALL, Arrival, Key, What, Who};
+use super::domain::Shift;
+use super::names::{Names, OTHERS, OwnNames};
+use super::process::{InCall, Last, ProcessState, ThreadState};
+use crate::driver::OFF_CPU;
+use crate::only::{Only, Selection, Sieve};
+use crate::recent::Recent;
+use crate::stacks::call_site;
+
+/// Limits: processes, threads and stacks of a trace, and collectives of a process that wait for their times.
+const MOST: usize = 65_536;
+const MOST_PENDING: usize = 4096;
+/// A GPU record comes within seconds; after this the collective does without.
+const LATEST_NS: u64 = 30_000_000_000;
+/// The arrivals of one round, so that a round takes bounded memory.
+const MOST_IN_ROUND: usize = 16_384;
+
+/// What is kept of an open call.
+struct Open {
+    stack: Option<u64>,
+    /// The stream whose work it waits for. Of a request to nvidia.ko it is 0.
+    waits_for: Option<u64>,
+}
+
+/// The stream of a call that waits for the whole device.
+const DEVICE: u64 = u64::MAX;
+
+pub type Input = Reader<Box<dyn Read + Send>>;
+
+/// A trace that is being read. The reader lends its lines to the rest.
+pub struct Follower<'a> {
+    pub file: PathBuf,
+    input: Input,
+    sieve: Option<Sieve<'a>>,
+    pub error: Option<String>,
+    pub seen: Seen,
+}
+
+/// What the lines so far say.
+pub struct Seen {
+    pub trace: u32,
+    pub shift: Shift,
+    names: OwnNames,
+    /// The time of the last line, in that of the trace.
+    ts_ns: u64,
+    pub is_over: bool,
+    /// The arrivals of this round.
+    pub arrivals: Vec<Arrival>,
+    pub clocks: Vec<Clock>,
+    has_gpu: bool,
+    calls: Calls<Open>,
+    waits: Map<u32, bool>,
+    pub processes: Map<u32, ProcessState>,
+    threads: Map<u32, ThreadState>,
+    /// The call of NCCL around each recent call.
+    in_nccl: Recent<u64>,
+    /// Call sites by stack.
+    sites: Map<u64, u32>,
+    pub xids: Vec<String>,
+    pub world_size: Option<u32>,
+    pub job: Option<String>,
+    /// None: there is no end line.
+    pub complete: Option<bool>,
+    pub reasons: Vec<String>,
+    pub unmatched: u64,
+}
+
+impl<'a> Follower<'a> {
+    /// The header was read before. `has_gpu`: it announces GPU work.
+    pub fn new(
+        file: PathBuf,
+        trace: u32,
+        input: Input,
+        shift: Shift,
+        names: Names,
+        only: &'a Only,
+        has_gpu: bool,
+    ) -> Follower<'a> {
+        let seen = Seen {
+            trace,
+            shift,
+            names: OwnNames::new(names),
+            ts_ns: 0,
+            is_over: false,
+            arrivals: Vec::new(),
+            clocks: Vec::new(),
+            has_gpu,
+            calls: Calls::default(),
+            waits: Map::default(),
+            processes: Map::default(),
+            threads: Map::default(),
+            in_nccl: Recent::default(),
+            sites: Map::default(),
+            xids: Vec::new(),
+            world_size: None,
+            job: None,
+            complete: None,
+            reasons: Vec::new(),
+            unmatched: 0,
+        };
+        Follower { file, input, sieve: (!only.is_all()).then(|| Sieve::new(only)), error: None, seen }
+    }
+
+    pub fn notes(&self) -> &Notes {
+        self.input.notes()
+    }
+
+    /// Reads up to that time. Stops before it if the round has enough arrivals.
+    pub fn advance(&mut self, until_ns: i64) {
+        let until = self.seen.shift.ts(until_ns);
+        while !self.seen.is_over
+            && (self.seen.ts_ns as i64) < until
+            && self.seen.arrivals.len() < MOST_IN_ROUND
+        {
+            match self.input.next() {
+                Ok(Some(line)) => {
+                    if let Err(error) = sieved(&mut self.sieve, &mut self.seen, &line) {
+                        self.error = Some(format!("{error:#}"));
+                        self.seen.finish();
+                    }
+                }
+                Ok(None) => self.seen.finish(),
+                Err(error) => {
+                    self.error = Some(error.to_string());
+                    self.seen.finish();
+                }
+            }
+        }
+    }
+}
+
+fn sieved(sieve: &mut Option<Sieve>, seen: &mut Seen, line: &Line) -> anyhow::Result<()> {
+    let Some(sieve) = sieve else {
+        seen.line(line);
+        return Ok(());
+    };
+    match sieve.line(line)? {
+        Selection::Yes => seen.line(line),
+        Selection::As(line) => seen.line(&line),
+        Selection::After(first) => {
+            seen.line(&first);
+            seen.line(line);
+        }
+        Selection::No => {}
+    }
+    Ok(())
+}
+
+impl Seen {
+    /// How far it has been read.
+    pub fn reached_ns(&self) -> i64 {
+        if self.is_over { i64::MAX } else { self.end_ns() }
+    }
+
+    pub fn end_ns(&self) -> i64 {
+        self.shift.time(self.ts_ns)
+    }
+
+    fn line(&mut self, line: &Line) {
+        if !matches!(line.body, Body::Gpu(_)) {
+            self.ts_ns = line.ts_ns;
+        }
+        match &line.body {
+            Body::Begin(begin) => self.begin(line, begin),
+            Body::End(end) => self.end(line.ts_ns, end),
+            Body::KernelBegin(begin) => self.kernel_begin(line, begin),
+            Body::KernelEnd(end) => self.kernel_end(end),
+            Body::Instant(instant) => self.instant(instant),
+            Body::Collective(collective) => self.collective(line.ts_ns, collective),
+            Body::Gpu(gpu) => self.gpu(line.ts_ns, gpu),
+            Body::Stack(stack) => self.stack(stack),
+            Body::Process(process) => self.process(line.ts_ns, process),
+            Body::Clock(clock) => self.clocks.push((**clock).clone()),
+            Body::Xid(xid) if self.xids.len() < 100 => {
+                let at = gpurec_trace::text::clean(&xid.message);
+                self.xids.push(format!("Xid {} on {}: {at}", xid.xid, xid.device));
+            }
+            Body::Finish(finish) => {
+                self.complete = Some(finish.complete);
+                self.reasons = finish.incomplete_because.iter().take(5).cloned().collect();
+            }
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, line: &Line, begin: &Begin) {
+        if begin.no_return.is_some() {
+            return;
+        }
+        let name = self.names.number(&begin.name);
+        let mut open = Open { stack: begin.stack, waits_for: None };
+        if *self.waits.entry(name).or_insert_with(|| FunctionTraits::of(&begin.name).is_sync()) {
+            open.waits_for = stream_of(begin);
+        }
+        let thread = entry(&mut self.threads, begin.tid, MOST);
+        if let Some(thread) = thread {
+            if begin.parent.is_none() {
+                thread.enters(line.ts_ns);
+            }
+            if thread.in_nccl.is_none() && begin.name.starts_with("nccl") {
+                thread.enters_nccl(line.event_id, line.ts_ns);
+            }
+            if let Some(nccl) = thread.in_nccl.filter(|_| self.has_gpu) {
+                self.in_nccl.push(line.event_id, nccl);
+            }
+        }
+        self.calls.begin(Call::new(line.event_id, line.ts_ns, begin, name as usize, open), 0);
+    }
+
+    fn end(&mut self, ts_ns: u64, end: &End) {
+        let name = self.names.number(&end.name);
+        let ns = end.duration_ns.unwrap_or(0);
+        if let Some(process) = entry(&mut self.processes, end.pid, MOST) {
+            process.called(name, ns);
+        }
+        let call = self.calls.end(end.begin, end.duration_ns);
+        if let Some(thread) = self.threads.get_mut(&end.tid) {
+            if thread.in_nccl == Some(end.begin) {
+                thread.in_nccl = None;
+            }
+            if let Some(call) = call.as_ref().filter(|call| call.parent.is_none()) {
+                thread.leaves(ts_ns, name, ns, call.of.stack);
+            }
+        }
+        if let Some((stream, call)) = call.and_then(|call| Some((call.of.waits_for?, call)))
+            && succeeded(end)
+        {
+            self.waited(end.pid, call.id, stream, ts_ns);
+        }
+    }
+
+    /// A wait ended, which began with the call `before`: the work enqueued before it is done.
+    fn waited(&mut self, pid: u32, before: u64, stream: u64, ts_ns: u64) {
+        let ended_ns = self.shift.time(ts_ns);
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        for (call, of, arrival) in &mut process.pending {
+            if *call < before && (stream == DEVICE || *of == stream) && arrival.ended_ns.is_none() {
+                arrival.ended_ns = Some(ended_ns);
+            }
+        }
+        if self.has_gpu {
+            return;
+        }
+        let done = |(_, _, arrival): &(u64, u64, Arrival)| arrival.ended_ns.is_some();
+        self.arrivals.extend(process.pending.iter().filter(|it| done(it)).map(|(_, _, arrival)| *arrival));
+        process.pending.retain(|it| !done(it));
+    }
+
+    fn kernel_begin(&mut self, line: &Line, begin: &KernelBegin) {
+        let request = begin.ioctl.as_ref().map(|ioctl| ioctl.request.as_ref());
+        let name = self.names.number(request.unwrap_or(&begin.name));
+        let open = Open { stack: None, waits_for: request.map(|_| 0) };
+        self.calls.begin(Call::span(line.event_id, line.ts_ns, begin, name as usize, open), 0);
+    }
+
+    fn kernel_end(&mut self, end: &KernelEnd) {
+        let call = self.calls.end(end.begin, end.duration_ns).filter(|call| call.of.waits_for.is_some());
+        if let (Some(call), Some(thread)) = (call, self.threads.get_mut(&end.tid)) {
+            thread.asked(call.function as u32, end.duration_ns.unwrap_or(0));
+        }
+    }
+
+    fn instant(&mut self, instant: &Instant) {
+        if instant.name == OFF_CPU
+            && let Some(thread) = self.threads.get_mut(&instant.tid)
+        {
+            thread.slept(instant.duration_ns.unwrap_or(0));
+        }
+    }
+
+    fn collective(&mut self, ts_ns: u64, line: &Collective) {
+        let thread = entry(&mut self.threads, line.tid, MOST);
+        let (before, stack, begin_ns) = thread.and_then(|it| it.collective(line.begin)).unwrap_or_default();
+        let began_ns = || self.calls.get(line.begin).map_or(ts_ns, |call| call.ts_ns);
+        let enqueued_ns = self.shift.time(begin_ns.unwrap_or_else(began_ns));
+        let site = stack.and_then(|stack| self.sites.get(&stack)).copied().unwrap_or(0);
+        let named = |names: &mut OwnNames, text: &Option<std::borrow::Cow<str>>| {
+            text.as_ref().map(|it| names.number(it))
+        };
+        let what = What {
+            op: self.names.number(&line.op),
+            count: line.count,
+            dtype: named(&mut self.names, &line.dtype),
+            root: line.root,
+            redop: named(&mut self.names, &line.redop),
+        };
+        let comm = line.comm.as_ref().map_or(OTHERS, |comm| self.names.number(comm));
+        let (Some(rank), true) = (line.rank, comm != OTHERS) else {
+            self.unmatched += 1;
+            return;
+        };
+        let key = match (line.seq, line.peer, line.pseq) {
+            (Some(seq), ..) => Key { comm, from: ALL, to: ALL, seq },
+            (None, Some(peer), Some(seq)) if line.op == "Recv" => Key { comm, from: peer, to: rank, seq },
+            (None, Some(peer), Some(seq)) => Key { comm, from: rank, to: peer, seq },
+            _ => {
+                self.unmatched += 1;
+                return;
+            }
+        };
+        let Some(process) = entry(&mut self.processes, line.pid, MOST) else { return };
+        if key.is_collective() {
+            let last = Last { rank, nranks: line.nranks, seq: key.seq, what, enqueued_ns };
+            process.reached(comm, last);
+        }
+        let arrival = Arrival {
+            who: Who { trace: self.trace, pid: line.pid },
+            key,
+            rank,
+            nranks: line.nranks,
+            what,
+            enqueued_ns,
+            started_ns: None,
+            ended_ns: None,
+            before: super::arrival::Before { site, ..before },
+        };
+        process.pending.push_back((line.begin, line.stream.unwrap_or(0), arrival));
+        let oldest_ns = self.shift.time(ts_ns.saturating_sub(LATEST_NS));
+        while process.pending.len() > MOST_PENDING
+            || process.pending.front().is_some_and(|(_, _, arrival)| arrival.enqueued_ns < oldest_ns)
+        {
+            self.arrivals.extend(process.pending.pop_front().map(|(_, _, arrival)| arrival));
+        }
+    }
+
+    fn gpu(&mut self, ts_ns: u64, gpu: &Gpu) {
+        self.has_gpu = true;
+        let Some(process) = entry(&mut self.processes, gpu.pid, MOST) else { return };
+        if gpu.kind == GpuKind::Kernel {
+            process.ran(self.names.number(&gpu.name), gpu.duration_ns);
+        }
+        let Some(nccl) = gpu.begin.and_then(|begin| self.in_nccl.get(begin)) else { return };
+        let Some(at) = process.pending.iter().position(|(call, ..)| call == nccl) else { return };
+        if let Some((_, _, arrival)) = process.pending.remove(at) {
+            let started_ns = self.shift.time(ts_ns);
+            let ended_ns = started_ns.saturating_add(gpu.duration_ns as i64);
+            let (started_ns, ended_ns) = (Some(started_ns), Some(ended_ns));
+            self.arrivals.push(Arrival { started_ns, ended_ns, ..arrival });
+        }
+    }
+
+    fn stack(&mut self, stack: &Stack) {
+        if self.sites.len() < MOST {
+            let site = call_site(&stack.frames).and_then(|at| stack.frames.get(at)).map(Frame::text);
+            let site = site.map_or(0, |text| self.names.number(&text));
+            self.sites.insert(stack.stack, site);
+        }
+    }
+
+    fn process(&mut self, ts_ns: u64, process: &Process) {
+        self.calls.process(ts_ns, process);
+        if let Some((pid, _, rank)) = process.named()
+            && let Some(known) = entry(&mut self.processes, pid, MOST)
+        {
+            known.rank = rank.or(known.rank);
+        }
+        let of_job = match process {
+            Process::Exec(exec) => (exec.world_size, &exec.job),
+            Process::Found(found) => (found.world_size, &found.job),
+            _ => (None, &None),
+        };
+        self.world_size = self.world_size.max(of_job.0);
+        if self.job.is_none() {
+            self.job = of_job.1.as_ref().map(|job| short(job, LONGEST_NAME));
+        }
+        match process {
+            Process::Fork(fork) => {
+                let rank = self.processes.get(&fork.pid).and_then(|parent| parent.rank);
+                if let Some(child) = entry(&mut self.processes, fork.child, MOST) {
+                    child.rank = rank;
+                }
+            }
+            Process::Exit(exit) => {
+                if let Some(known) = self.processes.get_mut(&exit.pid) {
+                    known.ended = Some(match exit.status {
+                        ExitStatus::Code(code) => format!("ended with status {code}"),
+                        ExitStatus::Signal(number) => {
+                            format!("killed by {}", gpurec_trace::signal_name(number))
+                        }
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self) {
+        self.is_over = true;
+        for process in self.processes.values_mut() {
+            self.arrivals.extend(process.pending.drain(..).map(|(_, _, arrival)| arrival));
+        }
+    }
+
+    /// The calls that a process was in at the end, by thread.
+    pub fn in_calls(&self, pid: u32, names: &Names) -> Vec<InCall> {
+        let mut found: Vec<InCall> = Vec::new();
+        // The innermost call of a thread comes first.
+        for call in self.calls.nested().into_iter().filter(|call| call.pid == pid) {
+            if found.last().is_none_or(|last| last.tid != call.tid) {
+                found.push(InCall { tid: call.tid, ..InCall::default() });
+            }
+            let Some(thread) = found.last_mut() else { continue };
+            let name = names.text(call.function as u32);
+            if call.is_span {
+                thread.request.get_or_insert(name);
+            } else {
+                thread.calls.insert(0, name);
+            }
+            thread.for_ns = self.ts_ns.saturating_sub(call.ts_ns);
+            let site = call.of.stack.and_then(|stack| self.sites.get(&stack)).filter(|site| **site != 0);
+            thread.site = site.map(|site| names.text(*site)).or(thread.site.take());
+        }
+        found.retain(|thread| !thread.calls.is_empty() || thread.request.is_some());
+        found
+    }
+}
+
+/// The stream that a call waits for; `DEVICE` if it waits for all. None: the call does not say.
+fn stream_of(begin: &Begin) -> Option<u64> {
+    match begin.name.as_ref() {
+        "cudaDeviceSynchronize" | "cuCtxSynchronize" | "cuCtxSynchronize_v2" => Some(DEVICE),
+        name if name.starts_with("cudaStreamSynchronize") || name.starts_with("cuStreamSynchronize") => {
+            match begin.args.get("stream").or_else(|| begin.args.get("hStream"))? {
+                Value::Hex(stream) => Some(stream),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,358 @@
+//! Reads the traces of a job side by side, in step by time, so that few collectives are open at once. In: files. Out: the
+//! report. Not here: what a line means (follow.rs), and how the report is shown.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
+
+use super::arrival::Who;
+use super::clocks::{HostClock, clocks};
+use super::domain::Domains;
+use super::follow::Follower;
+use super::hangs::{Describe, Standing, hangs};
+use super::matching::{Matcher, Mismatch};
+use super::names::Names;
+use super::odd::{ByRank, differences, slow_kernels};
+use super::report::{MismatchFound, RankState, Report};
+use super::stragglers::Stragglers;
+use crate::only::Only;
+use crate::ui;
+use gpurec_trace::{Body, ReadError};
+
+/// Nanoseconds that the first round reads.
+const FIRST_ROUND_NS: i64 = 100_000_000;
+const LONGEST_ROUND_NS: i64 = 3_600_000_000_000;
+/// A round with more arrivals than this is followed by a shorter one, and one with fewer by a longer one.
+const MANY: usize = 32_768;
+const FEW: usize = 8_192;
+
+/// The traces of a folder, in the order of their names; a file stands for itself.
+pub fn files_of(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in given {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let named = || ui::name(path);
+        let is_trace = |path: &PathBuf| {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            name.ends_with(".jsonl") || name.ends_with(".jsonl.zst")
+        };
+        let entries =
+            std::fs::read_dir(path).with_context(named)?.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut found: Vec<PathBuf> = entries.filter(is_trace).collect();
+        if found.is_empty() {
+            bail!(
+                "{}: the folder has no trace (.jsonl or .jsonl.zst); name the folder that has those of the ranks",
+                named()
+            );
+        }
+        found.sort();
+        files.extend(found);
+    }
+    Ok(files)
+}
+
+/// Reads the traces. An error: none can be read.
+pub fn gather(files: &[PathBuf], only: &Only) -> Result<Report> {
+    let names = Names::default();
+    let mut report = Report::default();
+    let mut domains = Domains::default();
+    let mut followers = Vec::new();
+    for file in files {
+        match open(file, followers.len() as u32, &mut domains, &names, only) {
+            Ok(follower) => followers.push(follower),
+            Err(error) => report.notes.push(format!("{}: {error}; it is left out", ui::name(file))),
+        }
+    }
+    if followers.is_empty() {
+        bail!("{}", report.notes.first().cloned().unwrap_or_else(|| "there is no trace to read".to_owned()));
+    }
+    let of_trace: Vec<usize> = followers.iter().map(|follower| follower.seen.shift.domain).collect();
+    let mut matcher = Matcher::new(names.clone(), of_trace.clone());
+    // The host of the first trace is the reference.
+    let start_ns = followers.first().map_or(0, |follower| follower.seen.end_ns());
+    let mut followers: Vec<Mutex<Follower>> = followers.into_iter().map(Mutex::new).collect();
+    read(&mut followers, &mut matcher, &mut domains)?;
+    matcher.finish()?;
+    let followers: Vec<Follower> =
+        followers.into_iter().map(|it| it.into_inner().unwrap_or_else(PoisonError::into_inner)).collect();
+    report.clocks = clocks(&domains.0, &matcher.bounds, start_ns);
+    finish(report, &followers, matcher, &of_trace, &names)
+}
+
+fn open<'a>(
+    file: &Path,
+    trace: u32,
+    domains: &mut Domains,
+    names: &Names,
+    only: &'a Only,
+) -> Result<Follower<'a>, ReadError> {
+    let mut input = gpurec_trace::open(file)?;
+    let Some(line) = input.next()? else { return Err(ReadError::Empty) };
+    let header = match &line.body {
+        Body::Header(header) => (**header).clone(),
+        _ => gpurec_trace::Header { host: ui::name(file), ..Default::default() },
+    };
+    let has_gpu = crate::recent::announces(&line);
+    let shift = domains.shift(&header);
+    Ok(Follower::new(file.to_owned(), trace, input, shift, names.clone(), only, has_gpu))
+}
+
+/// Advances all traces in rounds.
+fn read(followers: &mut [Mutex<Follower>], matcher: &mut Matcher, domains: &mut Domains) -> Result<()> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(followers.len());
+    let mut window_ns = FIRST_ROUND_NS;
+    loop {
+        let reached = followers.iter_mut().map(|it| own(it).seen.reached_ns()).min().unwrap_or(i64::MAX);
+        if reached == i64::MAX {
+            return Ok(());
+        }
+        round(followers, reached.saturating_add(window_ns), threads);
+        let mut count = 0;
+        for (trace, follower) in followers.iter_mut().enumerate() {
+            let seen = &mut own(follower).seen;
+            for clock in seen.clocks.drain(..) {
+                domains.reading(seen.shift.domain, &clock);
+            }
+            count += seen.arrivals.len();
+            for arrival in seen.arrivals.drain(..) {
+                matcher.add(arrival).context(
+                    "the finished collectives cannot be kept in the folder for temporary files (TMPDIR)",
+                )?;
+            }
+            if seen.is_over {
+                matcher.over(trace as u32);
+            }
+        }
+        if count > MANY {
+            window_ns = (window_ns / 2).max(1_000_000);
+        } else if count < FEW {
+            window_ns = (window_ns * 2).min(LONGEST_ROUND_NS);
+        }
+    }
+}
+
+fn own<'a, 'b>(follower: &'a mut Mutex<Follower<'b>>) -> &'a mut Follower<'b> {
+    follower.get_mut().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn round(followers: &[Mutex<Follower>], until_ns: i64, threads: usize) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(follower) = followers.get(next.fetch_add(1, Relaxed)) {
+            follower.lock().unwrap_or_else(PoisonError::into_inner).advance(until_ns);
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..threads).for_each(|_| _ = scope.spawn(work));
+        work();
+    });
+}
+
+/// The rank of a process: that of its environment, else that in its largest communicator.
+fn ranks_of(followers: &[Follower]) -> BTreeMap<Who, u32> {
+    let mut ranks = BTreeMap::new();
+    for (trace, follower) in followers.iter().enumerate() {
+        for (pid, process) in &follower.seen.processes {
+            let largest = process.comms.values().max_by_key(|last| (last.nranks, last.rank));
+            if let Some(rank) = process.rank.or(largest.map(|last| last.rank)) {
+                ranks.insert(Who { trace: trace as u32, pid: *pid }, rank);
+            }
+        }
+    }
+    ranks
+}
+
+fn finish(
+    mut report: Report,
+    followers: &[Follower],
+    matcher: Matcher,
+    of_trace: &[usize],
+    names: &Names,
+) -> Result<Report> {
+    let ranks = ranks_of(followers);
+    let rank = |who: Who| ranks.get(&who).copied();
+    notes(&mut report, followers, &matcher, &rank);
+    states(&mut report, followers, &matcher, &rank);
+    report.partial = matcher.partial;
+    report.more_mismatches = matcher.more_mismatches;
+    report.mismatches = matcher.mismatches.iter().map(|it| mismatch(it, names, &rank)).collect();
+    report.hangs = standing(&report.clocks, followers, &matcher, of_trace, names, &rank);
+    (report.differences, report.slow_kernels) = sums(followers, &matcher, names, &rank);
+    let clocks = std::mem::take(&mut report.clocks);
+    let mut stragglers = Stragglers::new(&clocks, of_trace, names);
+    let spool = matcher.into_spool();
+    spool.each(|rows| stragglers.add(rows)).context("the finished collectives cannot be read back")?;
+    (report.stragglers, report.collectives, report.skew) = stragglers.finish(rank);
+    report.clocks = clocks;
+    Ok(report)
+}
+
+fn notes(report: &mut Report, followers: &[Follower], matcher: &Matcher, rank: &impl Fn(Who) -> Option<u32>) {
+    let file = |who: &Who| followers.get(who.trace as usize).map(|it| ui::name(&it.file)).unwrap_or_default();
+    for (duplicate, kept) in &matcher.duplicates {
+        let number = rank(*kept).map_or("a rank".to_owned(), |rank| format!("rank {rank}"));
+        let place = format!("{} (pid {})", file(kept), kept.pid);
+        report.notes.push(format!(
+            "{number} is there twice: {place} counts, and {} (pid {}) is left out",
+            file(duplicate),
+            duplicate.pid
+        ));
+    }
+    let unmatched: u64 = followers.iter().map(|it| it.seen.unmatched).sum();
+    if unmatched > 0 {
+        report.notes.push(format!(
+            "{unmatched} collectives have no communicator or number, because the recording began after the communicator was made: they are in no figure"
+        ));
+    }
+    for follower in followers {
+        if let Some(error) = &follower.error {
+            report.notes.push(format!("{}: {error}; it is read up to there", ui::name(&follower.file)));
+        }
+    }
+}
+
+/// The processes that are ranks: those with collectives, or if a trace has none, those with a rank.
+fn members(follower: &Follower) -> Vec<u32> {
+    let processes = &follower.seen.processes;
+    let mut pids: Vec<u32> =
+        processes.iter().filter(|(_, it)| !it.comms.is_empty()).map(|(pid, _)| *pid).collect();
+    if pids.is_empty() {
+        let mut first = BTreeMap::new();
+        for (pid, process) in processes.iter().filter(|(_, it)| it.rank.is_some()) {
+            let known = first.entry(process.rank).or_insert(*pid);
+            *known = (*known).min(*pid);
+        }
+        pids = first.into_values().collect();
+    }
+    pids.sort_unstable();
+    pids
+}
+
+fn states(
+    report: &mut Report,
+    followers: &[Follower],
+    matcher: &Matcher,
+    rank: &impl Fn(Who) -> Option<u32>,
+) {
+    let mut world = 0;
+    let mut seen_ranks = BTreeSet::new();
+    for (trace, follower) in followers.iter().enumerate() {
+        let seen = &follower.seen;
+        world = world.max(seen.world_size.unwrap_or(0));
+        report.job = report.job.take().or(seen.job.clone());
+        let mut reasons = follower.notes().sentences();
+        reasons.extend(seen.reasons.iter().cloned());
+        let complete = seen.complete == Some(true) && follower.error.is_none() && follower.notes().is_whole();
+        for pid in members(follower) {
+            let who = Who { trace: trace as u32, pid };
+            let process = seen.processes.get(&pid);
+            let sizes = process.into_iter().flat_map(|it| it.comms.values()).filter_map(|last| last.nranks);
+            world = world.max(sizes.max().unwrap_or(0));
+            let number = rank(who);
+            if !matcher.duplicates.contains_key(&who) {
+                seen_ranks.extend(number);
+            }
+            report.ranks.push(RankState {
+                rank: number,
+                host: report.clocks.get(seen.shift.domain).map(|it| it.host.clone()).unwrap_or_default(),
+                file: follower.file.display().to_string(),
+                pid,
+                complete,
+                reasons: reasons.clone(),
+                xids: seen.xids.clone(),
+            });
+        }
+    }
+    report.ranks.sort_by(|a, b| (a.rank, &a.file, a.pid).cmp(&(b.rank, &b.file, b.pid)));
+    world = world.max(seen_ranks.last().map_or(0, |rank| rank + 1));
+    report.missing = (0..world).filter(|rank| !seen_ranks.contains(rank)).collect();
+}
+
+fn mismatch(it: &Mismatch, names: &Names, rank: &impl Fn(Who) -> Option<u32>) -> MismatchFound {
+    let mut values: Vec<_> = it.values.iter().map(|(who, value)| (rank(*who), value.clone())).collect();
+    values.sort();
+    MismatchFound {
+        comm: names.text(it.key.comm),
+        seq: it.key.seq,
+        peers: (!it.key.is_collective()).then_some((it.key.from, it.key.to)),
+        field: it.field,
+        values,
+    }
+}
+
+fn standing(
+    clocks: &[HostClock],
+    followers: &[Follower],
+    matcher: &Matcher,
+    of_trace: &[usize],
+    names: &Names,
+    rank: &impl Fn(Who) -> Option<u32>,
+) -> Vec<super::hangs::Hang> {
+    let mut comms: BTreeMap<u32, Vec<Standing>> = BTreeMap::new();
+    for (trace, follower) in followers.iter().enumerate() {
+        let clock = of_trace.get(trace).and_then(|domain| clocks.get(*domain));
+        let corrected = |ns: i64| clock.map_or(ns, |clock| clock.corrected(ns));
+        let mut processes: Vec<_> = follower.seen.processes.iter().collect();
+        processes.sort_by_key(|(pid, _)| **pid);
+        for (pid, process) in processes {
+            let who = Who { trace: trace as u32, pid: *pid };
+            if matcher.duplicates.contains_key(&who) {
+                continue;
+            }
+            for (comm, last) in &process.comms {
+                comms.entry(*comm).or_default().push(Standing {
+                    who,
+                    rank: rank(who),
+                    last: *last,
+                    end_ns: corrected(follower.seen.end_ns()),
+                    enqueued_ns: corrected(last.enqueued_ns),
+                    ended: process.ended.clone(),
+                });
+            }
+        }
+    }
+    let of = |who: Who| followers.get(who.trace as usize);
+    hangs(
+        comms,
+        &Describe {
+            name: &|number| names.text(number),
+            in_calls: &|who| of(who).map(|it| it.seen.in_calls(who.pid, names)).unwrap_or_default(),
+            xids: &|who| of(who).map(|it| it.seen.xids.clone()).unwrap_or_default(),
+        },
+    )
+}
+
+fn sums(
+    followers: &[Follower],
+    matcher: &Matcher,
+    names: &Names,
+    rank: &impl Fn(Who) -> Option<u32>,
+) -> (Vec<super::odd::Difference>, Vec<super::odd::SlowKernel>) {
+    let (mut calls, mut kernels) = (ByRank::new(), ByRank::new());
+    for (trace, follower) in followers.iter().enumerate() {
+        for pid in members(follower) {
+            let who = Who { trace: trace as u32, pid };
+            let (Some(number), Some(process)) = (rank(who), follower.seen.processes.get(&pid)) else {
+                continue;
+            };
+            if matcher.duplicates.contains_key(&who) {
+                continue;
+            }
+            let add = |to: &mut ByRank, of: &gpurec_trace::hash::Map<u32, super::process::Sum>| {
+                let to = to.entry(Some(number)).or_default();
+                to.extend(of.iter().map(|(name, sum)| (names.text(*name), *sum)));
+            };
+            add(&mut calls, &process.calls);
+            if !process.kernels.is_empty() {
+                add(&mut kernels, &process.kernels);
+            }
+        }
+    }
+    (differences(&calls), slow_kernels(&kernels))
+}

@@ -1,0 +1,243 @@
+//! Finds the parts of one collective in all traces. In: arrivals, rank by rank, each rank's in order. Out: finished
+//! collectives (spool), bounds on the clocks, mismatches. Memory grows with the number of open collectives. Not here:
+//! times of one host on the clock of another.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use gpurec_trace::hash::Map;
+
+use super::arrival::{Arrival, Key, Who};
+use super::fit::Bounds;
+use super::names::Names;
+use super::spool::Spool;
+
+/// Operations that no rank can leave before the last has begun.
+const MEETINGS: [&str; 4] = ["AllReduce", "AllGather", "ReduceScatter", "AlltoAll"];
+/// A rank may deliver its collectives in another order than it made them, by at most so many.
+const DISORDER: u64 = 256;
+/// Limits on the open collectives of a communicator, and on mismatches.
+const MOST_OPEN: usize = 1 << 16;
+pub const MOST_MISMATCHES: usize = 100;
+
+/// A member of a communicator.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    who: Who,
+    /// The highest number that it has delivered.
+    highest: u64,
+    is_over: bool,
+}
+
+#[derive(Default)]
+struct Comm {
+    members: BTreeMap<u32, Member>,
+    open: BTreeMap<(u64, u32, u32), Vec<Arrival>>,
+    added: u64,
+    /// Collectives below this are closed.
+    closed: u64,
+}
+
+impl Comm {
+    /// How many ranks deliver that collective: a trace that ends before it does not.
+    fn expected(&self, seq: u64) -> usize {
+        self.members.values().filter(|it| !it.is_over || it.highest >= seq).count()
+    }
+}
+
+/// Ranks that called one collective with different arguments.
+#[derive(Clone, Debug)]
+pub struct Mismatch {
+    pub key: Key,
+    pub field: &'static str,
+    pub values: Vec<(Who, Option<String>)>,
+}
+
+pub struct Matcher {
+    names: Names,
+    /// The domain of the clock of each trace.
+    domains: Vec<usize>,
+    comms: Map<u32, Comm>,
+    spool: Spool,
+    /// By two domains: how far the clock of the second is ahead of the first's.
+    pub bounds: BTreeMap<(usize, usize), Bounds>,
+    pub mismatches: Vec<Mismatch>,
+    pub more_mismatches: u64,
+    /// The process that is left out, and the one that is the same rank of the same communicator.
+    pub duplicates: BTreeMap<Who, Who>,
+    /// Collectives that some of the ranks did not reach.
+    pub partial: u64,
+    meets: Map<u32, bool>,
+}
+
+impl Matcher {
+    pub fn new(names: Names, domains: Vec<usize>) -> Matcher {
+        Matcher {
+            names,
+            domains,
+            comms: Map::default(),
+            spool: Spool::default(),
+            bounds: BTreeMap::new(),
+            mismatches: Vec::new(),
+            more_mismatches: 0,
+            duplicates: BTreeMap::new(),
+            partial: 0,
+            meets: Map::default(),
+        }
+    }
+
+    pub fn add(&mut self, arrival: Arrival) -> io::Result<()> {
+        let Key { comm, from, to, seq } = arrival.key;
+        if self.duplicates.contains_key(&arrival.who) {
+            return Ok(());
+        }
+        let of = self.comms.entry(comm).or_default();
+        let new = Member { who: arrival.who, highest: seq, is_over: false };
+        let member = of.members.entry(arrival.rank).or_insert(new);
+        if member.who != arrival.who {
+            self.duplicates.insert(arrival.who, member.who);
+            return Ok(());
+        }
+        if arrival.key.is_collective() {
+            member.highest = member.highest.max(seq);
+        }
+        if seq < of.closed && arrival.key.is_collective() {
+            return Ok(());
+        }
+        let rows = of.open.entry((seq, from, to)).or_default();
+        rows.push(arrival);
+        let all = match arrival.nranks {
+            _ if !arrival.key.is_collective() => 2,
+            Some(count) => count as usize,
+            None => usize::MAX,
+        };
+        of.added += 1;
+        if rows.len() >= all {
+            let rows = of.open.remove(&(seq, from, to)).unwrap_or_default();
+            return self.close(&rows, true);
+        }
+        if of.added.is_multiple_of(64) && of.open.len() > 64 {
+            return self.close_old(comm);
+        }
+        Ok(())
+    }
+
+    /// The trace has no more lines.
+    pub fn over(&mut self, trace: u32) {
+        for member in self.comms.values_mut().flat_map(|comm| comm.members.values_mut()) {
+            member.is_over |= member.who.trace == trace;
+        }
+    }
+
+    /// Closes the collectives of a communicator that no known member still delivers.
+    fn close_old(&mut self, comm: u32) -> io::Result<()> {
+        let Some(of) = self.comms.get_mut(&comm) else { return Ok(()) };
+        let low = of.members.values().filter(|it| !it.is_over).map(|it| it.highest).min().unwrap_or(u64::MAX);
+        let mut old = Vec::new();
+        while let Some(first) = of.open.first_entry() {
+            let key = *first.key();
+            if key.0.saturating_add(DISORDER) > low && of.open.len() <= MOST_OPEN {
+                break;
+            }
+            let rows = of.open.remove(&key).unwrap_or_default();
+            of.closed = of.closed.max(if key.1 == u32::MAX { key.0 + 1 } else { 0 });
+            let is_all = rows.len() == of.expected(key.0);
+            old.push((rows, is_all));
+        }
+        old.iter().try_for_each(|(rows, is_all)| self.close(rows, *is_all))
+    }
+
+    /// All traces are read. Collectives that ranks with a trace did not reach have no last arrival.
+    pub fn finish(&mut self) -> io::Result<()> {
+        let comms = std::mem::take(&mut self.comms);
+        let mut comms: Vec<(u32, Comm)> = comms.into_iter().collect();
+        comms.sort_by_key(|(comm, _)| *comm);
+        for (_, comm) in &comms {
+            for (key, rows) in &comm.open {
+                // Where none has ended, those that are not there are what the others wait for.
+                let is_over = rows.iter().any(|row| row.ended_ns.is_some());
+                self.close(rows, is_over && rows.len() == comm.expected(key.0))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn into_spool(self) -> Spool {
+        self.spool
+    }
+
+    fn close(&mut self, rows: &[Arrival], is_all: bool) -> io::Result<()> {
+        self.compare(rows);
+        self.bound(rows);
+        if !is_all || rows.len() < 2 {
+            self.partial += 1;
+            return Ok(());
+        }
+        self.spool.push(rows)
+    }
+
+    fn compare(&mut self, rows: &[Arrival]) {
+        let Some(first) = rows.first() else { return };
+        let is_odd = |row: &Arrival| row.what != first.what;
+        if !rows.iter().any(is_odd) {
+            return;
+        }
+        let names = self.names.clone();
+        let name = |number: Option<u32>| number.map(|number| names.text(number));
+        let number = |value: Option<u64>| value.map(|value| value.to_string());
+        type Field<'a> = (&'static str, &'a dyn Fn(&Arrival) -> Option<String>);
+        let fields: [Field; 5] = [
+            ("op", &|row| name(Some(row.what.op))),
+            ("count", &|row| number(row.what.count)),
+            ("dtype", &|row| name(row.what.dtype)),
+            ("root", &|row| number(row.what.root.map(u64::from))),
+            ("redop", &|row| name(row.what.redop)),
+        ];
+        for (field, of) in fields {
+            // A send and a receive are two operations of one transfer.
+            let values: Vec<(Who, Option<String>)> = rows.iter().map(|row| (row.who, of(row))).collect();
+            let differs = values.windows(2).any(|two| matches!(two, [a, b] if a.1 != b.1));
+            if !differs || (field == "op" && !first.key.is_collective()) {
+                continue;
+            }
+            if self.mismatches.len() < MOST_MISMATCHES {
+                self.mismatches.push(Mismatch { key: first.key, field, values });
+            } else {
+                self.more_mismatches += 1;
+            }
+        }
+    }
+
+    /// No rank ends before the last has begun.
+    fn bound(&mut self, rows: &[Arrival]) {
+        let Some(first) = rows.first().filter(|row| row.key.is_collective()) else { return };
+        let names = &self.names;
+        let meets = self.meets.entry(first.what.op);
+        let all_meet = *meets.or_insert_with(|| MEETINGS.contains(&names.text(first.what.op).as_str()));
+        if !all_meet || rows.iter().any(|row| row.what.op != first.what.op) {
+            return;
+        }
+        // By domain: the latest begin and the earliest end.
+        let mut hosts: BTreeMap<usize, (i64, Option<i64>)> = BTreeMap::new();
+        for row in rows {
+            let Some(domain) = self.domains.get(row.who.trace as usize) else { continue };
+            let began_ns = row.started_ns.unwrap_or(row.enqueued_ns);
+            let (latest, earliest) = hosts.entry(*domain).or_insert((began_ns, row.ended_ns));
+            *latest = began_ns.max(*latest);
+            *earliest = match (*earliest, row.ended_ns) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+        }
+        let Some((hub, (hub_began, hub_ended))) = hosts.pop_first() else { return };
+        for (host, (began, ended)) in hosts {
+            let bounds = self.bounds.entry((hub, host)).or_default();
+            if let Some(ended) = ended {
+                bounds.at_most(hub_began, ended.saturating_sub(hub_began));
+            }
+            if let Some(hub_ended) = hub_ended {
+                bounds.at_least(hub_ended, began.saturating_sub(hub_ended));
+            }
+        }
+    }
+}

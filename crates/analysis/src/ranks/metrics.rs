@@ -1,0 +1,62 @@
+//! Figures of a job, by the name that an assertion gives them (`ranks.skew.p99`). In: a name, a report. Out: a number, or
+//! none where the traces do not tell. Not here: comparing it.
+
+use super::report::Report;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobUnit {
+    Count,
+    /// In nanoseconds.
+    Time,
+}
+
+pub struct JobFigure {
+    pub name: &'static str,
+    pub unit: JobUnit,
+    of: fn(&Report) -> Option<u64>,
+}
+
+const fn count(name: &'static str, of: fn(&Report) -> Option<u64>) -> JobFigure {
+    JobFigure { name, unit: JobUnit::Count, of }
+}
+
+const fn time(name: &'static str, of: fn(&Report) -> Option<u64>) -> JobFigure {
+    JobFigure { name, unit: JobUnit::Time, of }
+}
+
+/// Percentiles of `skew` are not in the list.
+pub static JOB_FIGURES: [JobFigure; 12] = [
+    count("count", |job| Some(job.ranks.len() as u64)),
+    count("missing", |job| Some(job.missing.len() as u64)),
+    count("incomplete", |job| Some(job.ranks.iter().filter(|rank| !rank.complete).count() as u64)),
+    count("mismatches", |job| Some(job.mismatches.len() as u64 + job.more_mismatches)),
+    count("hangs", |job| Some(job.hangs.len() as u64)),
+    count("collectives", |job| Some(job.collectives.iter().map(|it| it.count).sum())),
+    count("slow_kernels", |job| Some(job.slow_kernels.len() as u64)),
+    time("wait", |job| Some(job.collectives.iter().map(|it| it.wait_ns).sum())),
+    time("cost", |job| job.stragglers.iter().map(|it| it.cost_ns).max().or(Some(0))),
+    time("skew.avg", |job| job.skew.total_ns.checked_div(job.skew.count)),
+    time("skew.max", |job| (job.skew.count > 0).then_some(job.skew.max_ns)),
+    time("clock.error", |job| {
+        let errors: Option<Vec<f64>> = job.clocks.iter().map(|clock| clock.error_ns).collect();
+        Some(errors?.into_iter().fold(0.0, f64::max).ceil() as u64)
+    }),
+];
+
+impl JobFigure {
+    pub fn value(&self, job: &Report) -> Option<u64> {
+        (self.of)(job)
+    }
+}
+
+impl std::fmt::Debug for JobFigure {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl PartialEq for JobFigure {
+    fn eq(&self, other: &JobFigure) -> bool {
+        self.name == other.name
+    }
+}

@@ -1,0 +1,60 @@
+//! `gpurec ranks`: one job, many ranks. In: the traces of its ranks. Out: who comes last at collectives and why, which
+//! collectives differ, where the job stands still, and how far the clocks of the hosts are apart. Memory grows with the
+//! number of ranks and of open collectives, not with the length of the traces.
+
+mod arrival;
+mod clocks;
+mod domain;
+mod fit;
+mod follow;
+mod gather;
+mod hangs;
+#[cfg(test)]
+mod made;
+mod matching;
+mod metrics;
+mod names;
+mod odd;
+mod process;
+mod report;
+mod spool;
+mod stragglers;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::only::Only;
+use crate::{ui, width_of_output};
+
+pub use gather::{files_of, gather};
+pub use metrics::{JOB_FIGURES, JobFigure, JobUnit};
+pub use report::Report;
+
+#[derive(Debug)]
+pub struct RanksConfig {
+    pub files: Vec<PathBuf>,
+    pub json: bool,
+    pub only: Only,
+}
+
+/// The exit status is 0 also where it finds faults, and 1 where no trace has a rank.
+pub fn ranks(config: &RanksConfig) -> Result<u8> {
+    let report = gather(&files_of(&config.files)?, &config.only)?;
+    let text = match config.json {
+        true => ui::json(&report.json())? + "\n",
+        false => text::print(&report, width_of_output()),
+    };
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    if report.ranks.is_empty() {
+        ui::say(
+            "no process in these traces has a rank or calls NCCL: give the traces of a job that was started by a launcher, such as torchrun",
+        );
+        return Ok(1);
+    }
+    Ok(0)
+}

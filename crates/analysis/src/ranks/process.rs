@@ -1,0 +1,165 @@
+//! One process of a trace: what its threads do between collectives, and the collectives that wait for their GPU times.
+//! In: outermost calls, requests, off-CPU time. Out: what came before a collective, and sums. Not here: lines.
+
+use std::collections::VecDeque;
+
+use gpurec_trace::bounds::entry;
+use gpurec_trace::hash::Map;
+
+use super::arrival::{Arrival, Before, CALLS, What};
+
+/// Limits: functions, kernels and communicators of a process, and functions of a thread between two collectives.
+const MOST_NAMES: usize = 4096;
+const MOST_BETWEEN: usize = 32;
+
+/// A number of calls or kernels, and their time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    pub count: u64,
+    pub ns: u64,
+}
+
+impl Sum {
+    pub fn add(&mut self, ns: u64) {
+        self.count += 1;
+        self.ns = self.ns.saturating_add(ns);
+    }
+}
+
+/// A rank's last collective of a communicator.
+#[derive(Clone, Copy, Debug)]
+pub struct Last {
+    pub rank: u32,
+    pub nranks: Option<u32>,
+    pub seq: u64,
+    pub what: What,
+    pub enqueued_ns: i64,
+}
+
+/// A call in which a thread was when the trace ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InCall {
+    pub tid: u32,
+    /// The outermost first.
+    pub calls: Vec<String>,
+    pub request: Option<String>,
+    pub site: Option<String>,
+    pub for_ns: u64,
+}
+
+#[derive(Default)]
+pub struct ProcessState {
+    /// From its environment.
+    pub rank: Option<u32>,
+    /// Its collectives whose times are not known yet, in order; and the event_id of each call.
+    pub pending: VecDeque<(u64, u64, Arrival)>,
+    /// By name of the function or kernel.
+    pub calls: Map<u32, Sum>,
+    pub kernels: Map<u32, Sum>,
+    pub comms: Map<u32, Last>,
+    pub ended: Option<String>,
+}
+
+impl ProcessState {
+    pub fn called(&mut self, name: u32, ns: u64) {
+        if let Some(sum) = entry(&mut self.calls, name, MOST_NAMES) {
+            sum.add(ns);
+        }
+    }
+
+    pub fn ran(&mut self, kernel: u32, ns: u64) {
+        if let Some(sum) = entry(&mut self.kernels, kernel, MOST_NAMES) {
+            sum.add(ns);
+        }
+    }
+
+    pub fn reached(&mut self, comm: u32, last: Last) {
+        if self.comms.len() < MOST_NAMES || self.comms.contains_key(&comm) {
+            self.comms.insert(comm, last);
+        }
+    }
+}
+
+/// What a thread has done since its last collective.
+#[derive(Default)]
+pub struct ThreadState {
+    /// It has had a collective.
+    is_known: bool,
+    calls: Vec<(u32, u64)>,
+    ioctls: Vec<(u32, u64)>,
+    own_ns: u64,
+    off_cpu_ns: u64,
+    /// When its last outermost call ended.
+    free_since_ns: Option<u64>,
+    longest_ns: u64,
+    /// The stack of the longest call.
+    stack: Option<u64>,
+    /// The call of NCCL that it is in.
+    pub in_nccl: Option<u64>,
+    /// Its last call of NCCL, when that began, and what came before it.
+    nccl: Option<(u64, u64, Before, Option<u64>)>,
+}
+
+impl ThreadState {
+    pub fn enters(&mut self, ts_ns: u64) {
+        if let Some(since_ns) = self.free_since_ns.take() {
+            self.own_ns += ts_ns.saturating_sub(since_ns);
+        }
+    }
+
+    /// An outermost call ended.
+    pub fn leaves(&mut self, ts_ns: u64, name: u32, ns: u64, stack: Option<u64>) {
+        self.free_since_ns = Some(ts_ns);
+        add(&mut self.calls, name, ns);
+        if ns > self.longest_ns {
+            (self.longest_ns, self.stack) = (ns, stack);
+        }
+    }
+
+    pub fn asked(&mut self, request: u32, ns: u64) {
+        add(&mut self.ioctls, request, ns);
+    }
+
+    pub fn slept(&mut self, ns: u64) {
+        self.off_cpu_ns += ns;
+    }
+
+    /// A call of NCCL begins, which may be a collective.
+    pub fn enters_nccl(&mut self, call: u64, ts_ns: u64) {
+        self.in_nccl = Some(call);
+        self.nccl = Some((call, ts_ns, self.before(), self.stack));
+    }
+
+    fn before(&mut self) -> Before {
+        self.calls.sort_unstable_by_key(|(name, ns)| (std::cmp::Reverse(*ns), *name));
+        let mut calls = [(0, 0); CALLS];
+        calls.iter_mut().zip(&self.calls).for_each(|(to, call)| *to = *call);
+        Before {
+            is_known: self.is_known,
+            calls,
+            own_ns: self.own_ns,
+            off_cpu_ns: self.off_cpu_ns,
+            ioctl: self.ioctls.iter().max_by_key(|(_, ns)| *ns).copied().unwrap_or_default(),
+            site: 0,
+        }
+    }
+
+    /// A collective: what came before its call, the stack of the longest call, and when it began. From here on the sums
+    /// are those of the next one.
+    pub fn collective(&mut self, call: u64) -> Option<(Before, Option<u64>, Option<u64>)> {
+        let (_, ts_ns, before, stack) = self.nccl.take().filter(|(nccl, ..)| *nccl == call)?;
+        self.is_known = true;
+        self.calls.clear();
+        self.ioctls.clear();
+        (self.own_ns, self.off_cpu_ns, self.longest_ns, self.stack) = (0, 0, 0, None);
+        Some((before, stack, Some(ts_ns)))
+    }
+}
+
+fn add(to: &mut Vec<(u32, u64)>, name: u32, ns: u64) {
+    if let Some((_, sum)) = to.iter_mut().find(|(known, _)| *known == name) {
+        *sum += ns;
+    } else if to.len() < MOST_BETWEEN {
+        to.push((name, ns));
+    }
+}

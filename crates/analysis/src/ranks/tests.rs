@@ -1,0 +1,260 @@
+//! Made-up jobs, read back: what was planted must be found.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::Value;
+
+use super::made::{Job, Plan, Random};
+use super::{Report, files_of, gather, text};
+use crate::only::Only;
+
+/// A folder that is deleted on drop.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("gpurec-job-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    /// The job's traces, not compressed, and the truth.
+    fn of(plan: Plan) -> (Folder, Value) {
+        let folder = Folder::new();
+        let open = |name: &str| File::create(folder.0.join(name.trim_end_matches(".zst")));
+        let (_, truth) = Job::new(plan, open).unwrap().run().unwrap();
+        (folder, truth)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn report(&self) -> Report {
+        gather(&files_of(std::slice::from_ref(&self.0)).unwrap(), &Only::default()).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn faulty() -> Plan {
+    Plan {
+        ranks: 32,
+        per_host: 8,
+        steps: 100,
+        seed: 7,
+        skew_ns: 50_000_000,
+        drift_ppm: 100.0,
+        straggler: Some(5),
+        mismatch: true,
+        hang: true,
+        ..Plan::default()
+    }
+}
+
+/// Every planted offset lies within its error bar, at the start and at the end.
+fn clocks_hold(report: &Report, truth: &Value, length_ns: f64) {
+    let of: BTreeMap<&str, (f64, f64)> = truth["clocks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| {
+            (
+                it["host"].as_str().unwrap(),
+                (it["offset_ns"].as_f64().unwrap(), it["drift_ppm"].as_f64().unwrap()),
+            )
+        })
+        .collect();
+    let reference = of[report.clocks[0].host.as_str()];
+    for clock in &report.clocks {
+        let (offset, drift) = of[clock.host.as_str()];
+        let error = clock.error_ns.unwrap();
+        for after_ns in [0.0, length_ns] {
+            // The reference shows `at_ns` at this true time.
+            let at = (clock.at_ns - truth["start_realtime_ns"].as_i64().unwrap()) as f64 + after_ns;
+            let planted = offset - reference.0 + (drift - reference.1) * 1e-6 * at;
+            let found = clock.offset_ns + clock.drift_ppm * 1e-6 * after_ns;
+            assert!((planted - found).abs() <= error + 5.0, "{clock:?}: planted {planted}, after {after_ns}");
+        }
+    }
+}
+
+/// `part`: how far the cost may be from the truth, for the errors of the clocks.
+fn named_correctly(report: &Report, truth: &Value, part: f64) {
+    let straggler = &report.stragglers[0];
+    assert_eq!(straggler.rank.map(u64::from), truth["straggler"].as_u64(), "{:?}", report.stragglers);
+    let cause = &straggler.causes[0];
+    assert_eq!((cause.kind, cause.name.as_deref()), ("call", Some("cudaMalloc")), "{straggler:?}");
+    assert_eq!(cause.request.as_deref(), Some("NV_ESC_RM_ALLOC"));
+    assert_eq!(cause.site.as_deref(), Some("train.py:44 grow_cache"));
+    let planted = truth["stragglers"].as_array().unwrap();
+    let planted = planted.iter().find(|it| it["rank"] == truth["straggler"]).unwrap();
+    let cost = planted["cost_ns"].as_f64().unwrap();
+    assert!((straggler.cost_ns as f64 - cost).abs() < cost * part, "{straggler:?} {planted}");
+
+    let json = report.json();
+    let (mismatch, planted) = (&json["mismatches"][0], &truth["mismatch"]);
+    for key in ["comm", "seq", "field"] {
+        assert_eq!(mismatch[key], planted[key]);
+    }
+    let values = mismatch["values"].as_object().unwrap();
+    for (rank, value) in values {
+        let odd = rank.parse::<u64>().ok() == planted["rank"].as_u64();
+        assert_eq!(*value, planted[if odd { "value" } else { "others" }]);
+    }
+    assert_eq!(report.mismatches.len(), 1);
+
+    let (hang, planted) = (&json["hangs"][0], &truth["hang"]);
+    for key in ["comm", "seq", "missing"] {
+        assert_eq!(hang[key], planted[key]);
+    }
+    let first = &hang["in_flight"][0];
+    assert_eq!(first["rank"], planted["missing"][0]);
+    assert_eq!(
+        (&first["threads"][0]["calls"][0], &first["threads"][0]["request"]),
+        (&planted["call"], &planted["request"])
+    );
+    assert_eq!(hang["in_flight"][1]["threads"][0]["calls"][0], "cudaStreamSynchronize");
+    assert_eq!(report.hangs.len(), 1, "{:?}", report.hangs);
+}
+
+#[test]
+fn a_job_of_32_ranks_with_a_straggler_a_mismatch_and_a_hang() {
+    let (folder, truth) = Folder::of(faulty());
+    let report = folder.report();
+    named_correctly(&report, &truth, 0.02);
+    clocks_hold(&report, &truth, 5e8);
+    assert_eq!(report.job.as_deref(), truth["job"].as_str());
+    assert!(report.clocks.iter().all(|clock| clock.error_ns.unwrap() < 200_000.0), "{:?}", report.clocks);
+    assert!(
+        report.missing.is_empty() && report.ranks.len() == 32 && report.ranks.iter().all(|it| it.complete)
+    );
+    assert!(report.differences.iter().all(|it| it.rank == Some(5)), "{:?}", report.differences);
+    assert!(report.differences.iter().any(|it| it.function == "cudaMalloc" && it.others == 0));
+    crate::golden::check(
+        "ranks",
+        &text::print(&report, crate::golden::WIDTH).replace(folder.0.to_str().unwrap(), "job"),
+    );
+}
+
+/// Without GPU times the enqueue is the arrival, and the first wait for the stream the end.
+#[test]
+fn a_job_without_gpu_times() {
+    let (folder, truth) = Folder::of(Plan { gpu: false, ..faulty() });
+    let report = folder.report();
+    named_correctly(&report, &truth, 0.1);
+    clocks_hold(&report, &truth, 5e8);
+    assert!(report.stragglers.iter().all(|it| it.arrival == "enqueue"));
+}
+
+/// One trace for each node has the same answers as one for each rank.
+#[test]
+fn a_trace_of_a_node_has_several_ranks() {
+    let (by_node, truth) = Folder::of(Plan { by_node: true, ..faulty() });
+    let report = by_node.report();
+    named_correctly(&report, &truth, 0.02);
+    clocks_hold(&report, &truth, 5e8);
+    assert!(report.missing.is_empty() && report.ranks.len() == 32);
+    assert!(report.ranks.iter().enumerate().all(|(at, it)| it.rank == Some(at as u32)));
+}
+
+#[test]
+fn in_100_random_jobs_every_clock_lies_within_its_error() {
+    for seed in 0..100 {
+        let mut random = Random::new(seed);
+        let per_host = 1 + random.below(3) as u32;
+        let plan = Plan {
+            seed,
+            ranks: per_host * (2 + random.below(4) as u32),
+            per_host,
+            steps: 20 + random.below(60) as u32,
+            launches: 2,
+            skew_ns: 50_000_000,
+            drift_ppm: 100.0,
+            straggler: (seed % 3 == 0).then_some(1),
+            gpu: seed % 4 != 0,
+            by_node: seed % 5 == 0,
+            ..Plan::default()
+        };
+        let length_ns = f64::from(plan.steps) * plan.step_ns as f64 * 0.9;
+        let (folder, truth) = Folder::of(plan);
+        clocks_hold(&folder.report(), &truth, length_ns);
+    }
+}
+
+#[test]
+fn a_slow_gpu_is_found_by_its_kernels() {
+    let (folder, _) = Folder::of(Plan { slow_gpu: Some(6), ..Plan::default() });
+    let report = folder.report();
+    assert_eq!(report.slow_kernels.len(), 1, "{:?}", report.slow_kernels);
+    assert_eq!(report.slow_kernels[0].rank, Some(6));
+    assert_eq!((report.stragglers[0].rank, report.stragglers[0].causes[0].kind), (Some(6), "gpu_busy"));
+    assert!(report.hangs.is_empty() && report.mismatches.is_empty() && report.differences.is_empty());
+}
+
+#[test]
+fn a_wrong_ntp_is_contradicted_and_a_right_one_is_not() {
+    for (error_ns, contradicts) in [(1_000_000, true), (200_000_000, false)] {
+        let plan = Plan { skew_ns: 50_000_000, ntp_error_ns: Some(error_ns), ..Plan::default() };
+        let (folder, _) = Folder::of(plan);
+        let report = folder.report();
+        let said =
+            report.clocks.iter().flat_map(|clock| &clock.said).any(|said| said.contains("NTP is wrong"));
+        assert_eq!(said, contradicts, "{:?}", report.clocks);
+    }
+}
+
+fn cut(path: &Path, part: f64) {
+    let bytes = fs::read(path).unwrap();
+    fs::write(path, &bytes[..(bytes.len() as f64 * part) as usize]).unwrap();
+}
+
+#[test]
+fn missing_cut_damaged_and_doubled_traces_are_said_and_the_rest_is_analysed() {
+    let plan = Plan { ranks: 8, per_host: 4, hang: false, mismatch: false, straggler: Some(5), ..faulty() };
+    let (folder, truth) = Folder::of(plan);
+    fs::remove_file(folder.file("node01-7.jsonl")).unwrap();
+    cut(&folder.file("node00-2.jsonl"), 0.5);
+    fs::copy(folder.file("node00-0.jsonl"), folder.file("node00-0-copy.jsonl")).unwrap();
+    fs::write(folder.file("broken.jsonl"), "no trace\n").unwrap();
+    fs::write(folder.file("empty.jsonl"), "").unwrap();
+    let text = fs::read_to_string(folder.file("node00-1.jsonl")).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let newer = lines[0].replace("\"schema\":1", "\"schema\":9,\"future\":{}");
+    let damaged =
+        [&[newer.as_str()], &lines[1..900], &["{\"event_id\":7,\"ts\":garbage"], &lines[900..]].concat();
+    fs::write(folder.file("node00-1.jsonl"), damaged.join("\n")).unwrap();
+
+    let report = folder.report();
+    assert_eq!(report.missing, [7]);
+    let incomplete: Vec<Option<u32>> =
+        report.ranks.iter().filter(|it| !it.complete).map(|it| it.rank).collect();
+    assert_eq!(incomplete, [Some(1), Some(2)]);
+    let notes = report.notes.join("\n");
+    for said in ["rank 0 is there twice", "broken.jsonl", "empty.jsonl"] {
+        assert!(notes.contains(said), "{notes}");
+    }
+    assert_eq!(report.stragglers[0].rank.map(u64::from), truth["straggler"].as_u64());
+    assert!(report.hangs.is_empty(), "a trace that ends early says nothing of a hang: {:?}", report.hangs);
+}
+
+#[test]
+fn nothing_to_read_is_an_error() {
+    let folder = Folder::new();
+    assert!(files_of(std::slice::from_ref(&folder.0)).unwrap_err().to_string().contains("has no trace"));
+    let missing = gather(&[folder.file("none.jsonl")], &Only::default());
+    assert!(missing.err().unwrap().to_string().contains("there is no such file"));
+    assert_eq!(
+        gather(&[crate::golden::path("traces/torch_h200.jsonl")], &Only::default()).unwrap().ranks.len(),
+        0
+    );
+}
