@@ -1,6 +1,6 @@
 //! `gpurec check`: a gate for CI. In: assertions (expressions or files of them) and traces. Out: each expression with
 //! its value and verdict, and the exit status: 1 if an assertion fails, 2 if an expression names something that does
-//! not exist. The output always states that a trace is incomplete, whatever the verdicts.
+//! not exist. Assertions about ranks take all traces as one job. The output always states that a trace is incomplete, whatever the verdicts.
 
 mod budget;
 #[cfg(test)]
@@ -14,9 +14,11 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::measure::{
-    Asks, EvalError, Measurements, Op, Value, Verdict, decide, evaluate, gather, options_that_leave_out,
+    Asks, EvalError, Evaluation, Measurements, Op, Value, Verdict, decide, evaluate, evaluate_job, gather,
+    options_that_leave_out,
 };
 use super::{Only, read, width_of_output};
+use crate::ranks::{files_of, gather as gather_job};
 use crate::ui;
 use budget::Budget;
 
@@ -41,13 +43,19 @@ struct Outcome<'a> {
 
 pub fn check(config: &CheckConfig) -> Result<u8> {
     let budgets = budget::read(&config.budgets)?;
+    let (of_job, budgets): (Vec<Budget>, Vec<Budget>) =
+        budgets.into_iter().partition(|it| it.term.is_of_job());
+    let job = if of_job.is_empty() { 0 } else { check_job(config, &of_job)? };
+    if budgets.is_empty() {
+        return Ok(job);
+    }
     let mut asks = Asks::default();
     for budget in &budgets {
         asks.add(&budget.term, Some(budget.limit));
     }
     let files = read::or_newest(&config.files);
     let mut out = BufWriter::new(std::io::stdout().lock());
-    read::of_each(&files, |_, file| {
+    let status = read::of_each(&files, |_, file| {
         let gathered = gather(file, &asks, &config.only)?;
         let outcomes: Vec<Outcome> = budgets.iter().map(|budget| judge(budget, &gathered)).collect();
         let status = outcomes.iter().map(|outcome| outcome.verdict.status()).max().unwrap_or(0);
@@ -60,11 +68,39 @@ pub fn check(config: &CheckConfig) -> Result<u8> {
         }
         out.flush()?;
         Ok(status)
-    })
+    })?;
+    Ok(status.max(job))
+}
+
+/// Assertions about ranks: all traces are one job.
+fn check_job(config: &CheckConfig, budgets: &[Budget]) -> Result<u8> {
+    let report = gather_job(&files_of(&read::or_newest(&config.files))?, &config.only)?;
+    let outcomes: Vec<Outcome> =
+        budgets.iter().map(|budget| outcome(budget, evaluate_job(&budget.term, &report))).collect();
+    let status = outcomes.iter().map(|outcome| outcome.verdict.status()).max().unwrap_or(0);
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    if config.json {
+        let json = json!({
+            "job": report.job,
+            "ranks": report.ranks.len(),
+            "notes": report.notes,
+            "passed": outcomes.iter().all(|outcome| outcome.verdict == Verdict::Pass),
+            "checks": outcomes.iter().map(check_json).collect::<Vec<_>>(),
+        });
+        writeln!(out, "{}", ui::json(&json)?)?;
+    } else {
+        out.write_all(text::print_job(&report, &outcomes, width_of_output()).as_bytes())?;
+    }
+    out.flush()?;
+    Ok(status)
 }
 
 fn judge<'a>(budget: &'a Budget, gathered: &Measurements) -> Outcome<'a> {
-    let found = match evaluate(&budget.term, gathered) {
+    outcome(budget, evaluate(&budget.term, gathered))
+}
+
+fn outcome(budget: &Budget, found: Result<Evaluation, EvalError>) -> Outcome<'_> {
+    let found = match found {
         Ok(found) => found,
         Err(EvalError::NoValue(reason)) => {
             return Outcome { budget, verdict: Verdict::Fail, value: None, because: vec![reason] };
@@ -87,22 +123,23 @@ fn judge<'a>(budget: &'a Budget, gathered: &Measurements) -> Outcome<'a> {
 }
 
 fn to_json(file: &Path, gathered: &Measurements, outcomes: &[Outcome]) -> serde_json::Value {
-    let check = |outcome: &Outcome| {
-        let budget = outcome.budget;
-        json!({
-            "budget": budget.text,
-            "from": budget.place.file,
-            "line": budget.place.line,
-            "value": outcome.value.map(|value| value.json()),
-            "limit": budget.limit.json(),
-            "unit": budget.limit.unit.name(),
-            "verdict": outcome.verdict.name(),
-            "because": outcome.because,
-        })
-    };
     let mut json = gathered.json(file);
     json["left_out"] = json!(options_that_leave_out(gathered.header.as_deref()));
     json["passed"] = outcomes.iter().all(|outcome| outcome.verdict == Verdict::Pass).into();
-    json["checks"] = outcomes.iter().map(check).collect();
+    json["checks"] = outcomes.iter().map(check_json).collect();
     json
+}
+
+fn check_json(outcome: &Outcome) -> serde_json::Value {
+    let budget = outcome.budget;
+    json!({
+        "budget": budget.text,
+        "from": budget.place.file,
+        "line": budget.place.line,
+        "value": outcome.value.map(|value| value.json()),
+        "limit": budget.limit.json(),
+        "unit": budget.limit.unit.name(),
+        "verdict": outcome.verdict.name(),
+        "because": outcome.because,
+    })
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::{Outcome, Verdict};
 use crate::measure::{First, Measurements, Value, options_that_leave_out};
-use crate::text::{Page, clean, seconds};
+use crate::ranks::Report;
+use crate::text::{Page, clean, plural, seconds};
 
 /// Longer expressions get no padding.
 const WIDEST: usize = 48;
@@ -17,16 +18,7 @@ pub fn print(file: &Path, gathered: &Measurements, outcomes: &[Outcome], width: 
     if let Some(options) = options_that_leave_out(gathered.header.as_deref()) {
         page.wrapped("  - ", &format!("calls were left out: {}", clean(&options)));
     }
-    let longest = |of: &dyn Fn(&Outcome) -> String| {
-        outcomes.iter().map(|o| of(o).chars().count()).filter(|n| *n <= WIDEST).max().unwrap_or(0)
-    };
-    let (budgets, values) = (longest(&|o| clean(&o.budget.text)), longest(&shown));
-    for outcome in outcomes {
-        let (budget, value) = (clean(&outcome.budget.text), shown(outcome));
-        let line = format!("{budget:<budgets$}  {value:>values$}");
-        outcome.verdict.print(&mut page, &line, &outcome.because);
-    }
-    page.line(&verdict(outcomes));
+    lines(&mut page, outcomes);
     if !figures.complete {
         page.wrapped(
             "",
@@ -37,6 +29,31 @@ pub fn print(file: &Path, gathered: &Measurements, outcomes: &[Outcome], width: 
         }
     }
     page.into_text()
+}
+
+/// Assertions about the ranks of a job.
+pub fn print_job(job: &Report, outcomes: &[Outcome], width: usize) -> String {
+    let mut page = Page::new(width);
+    page.line(&format!("Job: {}", plural(job.ranks.len() as u64, "rank")));
+    lines(&mut page, outcomes);
+    for note in &job.notes {
+        page.wrapped("  - ", &clean(note));
+    }
+    page.into_text()
+}
+
+/// A line for each expression, and the verdict.
+fn lines(page: &mut Page, outcomes: &[Outcome]) {
+    let longest = |of: &dyn Fn(&Outcome) -> String| {
+        outcomes.iter().map(|o| of(o).chars().count()).filter(|n| *n <= WIDEST).max().unwrap_or(0)
+    };
+    let (budgets, values) = (longest(&|o| clean(&o.budget.text)), longest(&shown));
+    for outcome in outcomes {
+        let (budget, value) = (clean(&outcome.budget.text), shown(outcome));
+        let line = format!("{budget:<budgets$}  {value:>values$}");
+        outcome.verdict.print(page, &line, &outcome.because);
+    }
+    page.line(&verdict(outcomes));
 }
 
 /// In percent if the limit is: the reader compares the two by eye.

@@ -13,6 +13,7 @@ use super::sample::{First, Percentile, Sample};
 use super::value::{Unit, Value};
 use crate::driver_figures::RequestFigures;
 use crate::left_out::LeftOut;
+use crate::ranks::Report;
 use crate::text::duration;
 use crate::unknown;
 use gpurec_cuda::{self as cuda, Api};
@@ -66,6 +67,27 @@ pub fn evaluate(term: &Term, gathered: &Measurements) -> Result<Evaluation, Eval
         });
     }
     Ok(found)
+}
+
+/// The same for a term about the ranks of a job.
+pub fn evaluate_job(term: &Term, job: &Report) -> Result<Evaluation, EvalError> {
+    if term.window != Window::default() {
+        return no_value("figures of ranks are those of the whole job: leave out after and before");
+    }
+    let of = |metric: &Metric| {
+        let reason = match metric.is_of_job() {
+            true => "the traces do not tell it (no collective was matched)",
+            false => "it is a figure of one trace, and ranks. of all together: they have no quotient",
+        };
+        metric.of_job(job).ok_or_else(|| EvalError::NoValue(reason.to_owned()))
+    };
+    let mut value = of(&term.metric)?;
+    if let Some(per) = &term.per {
+        let below = of(per)?;
+        value =
+            value.over(below).ok_or_else(|| EvalError::NoValue("it cannot be divided by 0".to_owned()))?;
+    }
+    Ok(Evaluation::of(value))
 }
 
 /// Whether the value satisfies the assertion.
@@ -133,6 +155,9 @@ fn metric(metric: &Metric, seen: &Coverage, gathered: &Measurements) -> Result<E
         Metric::Ioctl { name, field } => return ioctl(name, *field, seen),
         Metric::Gpu { name, field } => return on_gpu(name, *field, seen, gathered),
         Metric::Queue { field } => return queue(*field, seen, gathered),
+        Metric::Job(_) | Metric::Skew(_) => {
+            return no_value("it is a figure of all ranks of a job: check takes it");
+        }
         Metric::Copies { direction, field } => {
             if field.unit != Unit::Count && copied(direction.as_deref(), seen).partial {
                 notes.push("some sizes could not be read: there were more bytes".into());

@@ -7,6 +7,7 @@ use super::metric::{
 use super::names::{did_you_mean, nearest};
 use super::part::{Edge, Window};
 use super::value::{Unit, Value};
+use crate::ranks::JOB_FIGURES;
 use crate::ui::{clean, is_unsafe};
 
 /// An error and its column, in characters from 1.
@@ -374,6 +375,7 @@ fn named(parts: &[&str]) -> Result<Metric, (bool, String)> {
     let none = |near: &[String]| Err((false, format!("there is no metric {whole}{}", did_you_mean(near))));
     let mut near = nearest(&whole, all());
     match parts {
+        ["ranks", rest @ ..] => of_job(&rest.join(".")),
         ["memory", space, field] => {
             listed(space, &SPACES, "space of memory").map_err(|e| (false, e))?;
             Ok(Metric::Memory { space: space.to_string(), field: figure(field, &HEAP, "memory")? })
@@ -408,6 +410,21 @@ fn named(parts: &[&str]) -> Result<Metric, (bool, String)> {
         }
         _ => none(&near),
     }
+}
+
+/// A metric of the ranks of a job.
+fn of_job(name: &str) -> Result<Metric, (bool, String)> {
+    if let Some(figure) = JOB_FIGURES.iter().find(|figure| figure.name == name) {
+        return Ok(Metric::Job(figure));
+    }
+    let digits =
+        name.strip_prefix("skew.p").filter(|digits| digits.starts_with(|c: char| c.is_ascii_digit()));
+    if let Some(of @ 1..=100_000) = digits.and_then(hundred_thousandths) {
+        return Ok(Metric::Skew(of));
+    }
+    let names: Vec<&str> =
+        JOB_FIGURES.iter().map(|figure| figure.name).chain(["skew.p50", "skew.p99"]).collect();
+    Err((true, unknown(name, &names, "ranks")))
 }
 
 /// Examples to suggest for large families of metrics.
@@ -466,6 +483,11 @@ fn listed(text: &str, known: &[&str], what: &str) -> Result<(), String> {
 }
 
 impl Term {
+    /// Whether it is about the ranks of a job, so that all traces count as one.
+    pub fn is_of_job(&self) -> bool {
+        std::iter::once(&self.metric).chain(&self.per).any(Metric::is_of_job)
+    }
+
     pub fn better(&self) -> Improvement {
         self.metric.better()
     }

@@ -4,6 +4,7 @@ use super::part::Coverage;
 use super::sample::Percentile;
 use super::value::{Unit, Value};
 use crate::figures::{DirectionFigures, LeakSpace, MemoryFigures, SpaceFigures};
+use crate::ranks::{JobFigure, JobUnit, Report};
 use crate::unknown;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +40,10 @@ pub enum Metric {
     Queue {
         field: Field,
     },
+    /// Of the ranks of a job: all traces together.
+    Job(&'static JobFigure),
+    /// A percentile of the time by which the ranks arrive apart at collectives.
+    Skew(Percentile),
 }
 
 /// A field of a function's calls, a kernel's launches or a request's ioctls.
@@ -196,6 +201,11 @@ impl Metric {
             Metric::Total(total) => total.unit,
             Metric::Memory { field, .. } => field.unit,
             Metric::Copies { field, .. } => field.unit,
+            Metric::Job(figure) => match figure.unit {
+                JobUnit::Count => Unit::Count,
+                JobUnit::Time => Unit::Time,
+            },
+            Metric::Skew(_) => Unit::Time,
             Metric::Function { field, .. }
             | Metric::Kernel { field, .. }
             | Metric::Ioctl { field, .. }
@@ -234,6 +244,20 @@ impl Metric {
             }
             _ => None,
         }
+    }
+
+    /// Whether it is one of a job.
+    pub fn is_of_job(&self) -> bool {
+        matches!(self, Metric::Job(_) | Metric::Skew(_))
+    }
+
+    pub fn of_job(&self, job: &Report) -> Option<Value> {
+        let value = match self {
+            Metric::Job(figure) => figure.value(job),
+            Metric::Skew(of) => job.skew_ns(*of),
+            _ => None,
+        };
+        Some(Value::whole(value?, self.unit()))
     }
 
     pub fn better(&self) -> Improvement {

@@ -20,7 +20,7 @@ mod value;
 mod verdict;
 
 pub use calls::NAMELESS;
-pub use eval::{EvalError, decide, evaluate, options_that_leave_out, recorded};
+pub use eval::{EvalError, Evaluation, decide, evaluate, evaluate_job, options_that_leave_out, recorded};
 pub use gather::{Asks, Measurements, gather};
 pub use language::{Fault, Op, Term, Threshold, budget, metric, threshold};
 pub use metric::Improvement;

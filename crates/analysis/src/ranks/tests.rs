@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::made::{Job, Plan, Random};
 use super::{Report, files_of, gather, text};
+use crate::measure;
 use crate::only::Only;
 
 /// A folder that is deleted on drop.
@@ -245,6 +246,35 @@ fn missing_cut_damaged_and_doubled_traces_are_said_and_the_rest_is_analysed() {
     }
     assert_eq!(report.stragglers[0].rank.map(u64::from), truth["straggler"].as_u64());
     assert!(report.hangs.is_empty(), "a trace that ends early says nothing of a hang: {:?}", report.hangs);
+}
+
+#[test]
+fn assertions_about_the_ranks_of_a_job() {
+    let (folder, _) = Folder::of(Plan { straggler: Some(5), ..Plan::default() });
+    let report = folder.report();
+    let holds = |text: &str| {
+        let (term, op, limit) = measure::budget(text).unwrap().unwrap();
+        assert!(term.is_of_job());
+        measure::decide(&measure::evaluate_job(&term, &report).unwrap(), op, &limit)
+    };
+    for text in [
+        "ranks.skew.p99<5ms",
+        "ranks.skew.p50<100us",
+        "ranks.count==8",
+        "ranks.hangs==0",
+        "ranks.clock.error<1ms",
+    ] {
+        assert!(holds(text), "{text}");
+    }
+    for text in
+        ["ranks.skew.p99.9<1ms", "ranks.cost<1ms", "ranks.missing>0", "ranks.wait/ranks.collectives<1us"]
+    {
+        assert!(!holds(text), "{text}");
+    }
+    assert!(measure::budget("ranks.skw.p99<5ms").unwrap_err().reason.contains("skew.p99"));
+    assert!(measure::budget("ranks.skew.p101<5ms").is_err() && measure::budget("ranks.hangs<5ms").is_err());
+    let late = measure::budget("ranks.hangs==0 after 10s").unwrap().unwrap();
+    assert!(measure::evaluate_job(&late.0, &report).is_err());
 }
 
 #[test]
