@@ -18,7 +18,7 @@ use made::{Job, Plan};
 
 const USAGE: &str = "usage: make-job DIR [--ranks N] [--per-host N] [--steps N] [--launches N] [--seed N] [--skew-ms X] \
 [--drift-ppm X] [--step-us N] [--straggler RANK] [--slow-gpu RANK] [--ntp-error-us N] [--mismatch] [--hang] [--no-gpu] \
-[--by-node] [--plain]";
+[--groups] [--by-node] [--plain]";
 
 fn main() -> ExitCode {
     match make() {
@@ -54,6 +54,7 @@ fn make() -> Result<(), Box<dyn Error>> {
             "--mismatch" => plan.mismatch = true,
             "--hang" => plan.hang = true,
             "--no-gpu" => plan.gpu = false,
+            "--groups" => plan.groups = true,
             "--by-node" => plan.by_node = true,
             "--plain" => plain = true,
             _ if !word.starts_with('-') && dir.is_none() => dir = Some(PathBuf::from(word)),

@@ -16,7 +16,7 @@ use gpurec_trace::{
 use super::arrival::{ALL, Arrival, Key, What, Who};
 use super::domain::Shift;
 use super::names::{Names, OTHERS, OwnNames};
-use super::process::{InCall, Last, ProcessState, ThreadState};
+use super::process::{InCall, Last, Pending, ProcessState, ThreadState};
 use crate::driver::OFF_CPU;
 use crate::only::{Only, Selection, Sieve};
 use crate::recent::Recent;
@@ -28,7 +28,7 @@ const MOST_PENDING: usize = 4096;
 /// A GPU record comes within seconds; after this the collective does without.
 const LATEST_NS: u64 = 30_000_000_000;
 /// The arrivals of one round, so that a round takes bounded memory.
-const MOST_IN_ROUND: usize = 16_384;
+const MOST_IN_ROUND: usize = 4096;
 
 /// What is kept of an open call.
 struct Open {
@@ -64,7 +64,8 @@ pub struct Seen {
     pub clocks: Vec<Clock>,
     has_gpu: bool,
     calls: Calls<Open>,
-    waits: Map<u32, bool>,
+    /// By the number of a function: whether its calls wait.
+    waits: Vec<Option<bool>>,
     pub processes: Map<u32, ProcessState>,
     threads: Map<u32, ThreadState>,
     /// The call of NCCL around each recent call.
@@ -101,7 +102,7 @@ impl<'a> Follower<'a> {
             clocks: Vec::new(),
             has_gpu,
             calls: Calls::default(),
-            waits: Map::default(),
+            waits: Vec::new(),
             processes: Map::default(),
             threads: Map::default(),
             in_nccl: Recent::default(),
@@ -204,16 +205,24 @@ impl Seen {
         }
         let name = self.names.number(&begin.name);
         let mut open = Open { stack: begin.stack, waits_for: None };
-        if *self.waits.entry(name).or_insert_with(|| FunctionTraits::of(&begin.name).is_sync()) {
+        let waits = self.waits.get(name as usize).copied().flatten();
+        let waits = waits.unwrap_or_else(|| self.learn(name, &begin.name));
+        if waits {
             open.waits_for = stream_of(begin);
         }
-        let thread = entry(&mut self.threads, begin.tid, MOST);
+        let thread = known_or_new(&mut self.threads, begin.tid);
         if let Some(thread) = thread {
             if begin.parent.is_none() {
                 thread.enters(line.ts_ns);
             }
             if thread.in_nccl.is_none() && begin.name.starts_with("nccl") {
                 thread.enters_nccl(line.event_id, line.ts_ns);
+            }
+            if begin.name == "ncclGroupEnd"
+                && let Some(group) = thread.group.take()
+                && let Some(process) = self.processes.get_mut(&begin.pid)
+            {
+                process.ends_group(begin.tid, group, line.event_id);
             }
             if let Some(nccl) = thread.in_nccl.filter(|_| self.has_gpu) {
                 self.in_nccl.push(line.event_id, nccl);
@@ -222,13 +231,25 @@ impl Seen {
         self.calls.begin(Call::new(line.event_id, line.ts_ns, begin, name as usize, open), 0);
     }
 
+    /// Whether calls of the function wait for the GPU.
+    fn learn(&mut self, name: u32, text: &str) -> bool {
+        let (at, waits) = (name as usize, FunctionTraits::of(text).is_sync());
+        if self.waits.len() <= at {
+            self.waits.resize(at + 1, None);
+        }
+        if let Some(known) = self.waits.get_mut(at) {
+            *known = Some(waits);
+        }
+        waits
+    }
+
     fn end(&mut self, ts_ns: u64, end: &End) {
-        let name = self.names.number(&end.name);
         let ns = end.duration_ns.unwrap_or(0);
-        if let Some(process) = entry(&mut self.processes, end.pid, MOST) {
+        let call = self.calls.end(end.begin, end.duration_ns);
+        let name = call.as_ref().map_or_else(|| self.names.number(&end.name), |call| call.function as u32);
+        if let Some(process) = known_or_new(&mut self.processes, end.pid) {
             process.called(name, ns);
         }
-        let call = self.calls.end(end.begin, end.duration_ns);
         if let Some(thread) = self.threads.get_mut(&end.tid) {
             if thread.in_nccl == Some(end.begin) {
                 thread.in_nccl = None;
@@ -248,17 +269,18 @@ impl Seen {
     fn waited(&mut self, pid: u32, before: u64, stream: u64, ts_ns: u64) {
         let ended_ns = self.shift.time(ts_ns);
         let Some(process) = self.processes.get_mut(&pid) else { return };
-        for (call, of, arrival) in &mut process.pending {
-            if *call < before && (stream == DEVICE || *of == stream) && arrival.ended_ns.is_none() {
-                arrival.ended_ns = Some(ended_ns);
+        for it in &mut process.pending {
+            if it.call < before && (stream == DEVICE || it.stream == stream) && it.arrival.ended_ns.is_none()
+            {
+                it.arrival.ended_ns = Some(ended_ns);
             }
         }
         if self.has_gpu {
             return;
         }
-        let done = |(_, _, arrival): &(u64, u64, Arrival)| arrival.ended_ns.is_some();
-        self.arrivals.extend(process.pending.iter().filter(|it| done(it)).map(|(_, _, arrival)| *arrival));
-        process.pending.retain(|it| !done(it));
+        let is_done = |it: &&Pending| it.arrival.ended_ns.is_some();
+        self.arrivals.extend(process.pending.iter().filter(is_done).map(|it| it.arrival));
+        process.pending.retain(|it| it.arrival.ended_ns.is_none());
     }
 
     fn kernel_begin(&mut self, line: &Line, begin: &KernelBegin) {
@@ -284,8 +306,11 @@ impl Seen {
     }
 
     fn collective(&mut self, ts_ns: u64, line: &Collective) {
-        let thread = entry(&mut self.threads, line.tid, MOST);
-        let (before, stack, begin_ns) = thread.and_then(|it| it.collective(line.begin)).unwrap_or_default();
+        let thread = entry(&mut self.threads, line.tid, MOST).map(|thread| {
+            thread.group = line.group;
+            thread.collective(line.begin)
+        });
+        let (before, stack, begin_ns) = thread.flatten().unwrap_or_default();
         let began_ns = || self.calls.get(line.begin).map_or(ts_ns, |call| call.ts_ns);
         let enqueued_ns = self.shift.time(begin_ns.unwrap_or_else(began_ns));
         let site = stack.and_then(|stack| self.sites.get(&stack)).copied().unwrap_or(0);
@@ -329,12 +354,13 @@ impl Seen {
             ended_ns: None,
             before: super::arrival::Before { site, ..before },
         };
-        process.pending.push_back((line.begin, line.stream.unwrap_or(0), arrival));
+        let Collective { begin: call, tid, group, .. } = *line;
+        process.pending.push_back(Pending { call, stream: line.stream.unwrap_or(0), tid, group, arrival });
         let oldest_ns = self.shift.time(ts_ns.saturating_sub(LATEST_NS));
         while process.pending.len() > MOST_PENDING
-            || process.pending.front().is_some_and(|(_, _, arrival)| arrival.enqueued_ns < oldest_ns)
+            || process.pending.front().is_some_and(|it| it.arrival.enqueued_ns < oldest_ns)
         {
-            self.arrivals.extend(process.pending.pop_front().map(|(_, _, arrival)| arrival));
+            self.arrivals.extend(process.pending.pop_front().map(|it| it.arrival));
         }
     }
 
@@ -345,13 +371,12 @@ impl Seen {
             process.ran(self.names.number(&gpu.name), gpu.duration_ns);
         }
         let Some(nccl) = gpu.begin.and_then(|begin| self.in_nccl.get(begin)) else { return };
-        let Some(at) = process.pending.iter().position(|(call, ..)| call == nccl) else { return };
-        if let Some((_, _, arrival)) = process.pending.remove(at) {
-            let started_ns = self.shift.time(ts_ns);
-            let ended_ns = started_ns.saturating_add(gpu.duration_ns as i64);
-            let (started_ns, ended_ns) = (Some(started_ns), Some(ended_ns));
-            self.arrivals.push(Arrival { started_ns, ended_ns, ..arrival });
-        }
+        let started_ns = self.shift.time(ts_ns);
+        let ended_ns = started_ns.saturating_add(gpu.duration_ns as i64);
+        let (started_ns, ended_ns) = (Some(started_ns), Some(ended_ns));
+        // NCCL puts the collectives of a group into one kernel.
+        let joined = process.take(*nccl).into_iter();
+        self.arrivals.extend(joined.map(|arrival| Arrival { started_ns, ended_ns, ..arrival }));
     }
 
     fn stack(&mut self, stack: &Stack) {
@@ -402,7 +427,7 @@ impl Seen {
     fn finish(&mut self) {
         self.is_over = true;
         for process in self.processes.values_mut() {
-            self.arrivals.extend(process.pending.drain(..).map(|(_, _, arrival)| arrival));
+            self.arrivals.extend(process.pending.drain(..).map(|it| it.arrival));
         }
     }
 
@@ -428,6 +453,14 @@ impl Seen {
         found.retain(|thread| !thread.calls.is_empty() || thread.request.is_some());
         found
     }
+}
+
+/// The state of a process or thread. Most lines are of one that is known.
+fn known_or_new<T: Default>(table: &mut Map<u32, T>, id: u32) -> Option<&mut T> {
+    if table.len() >= MOST && !table.contains_key(&id) {
+        return None;
+    }
+    Some(table.entry(id).or_default())
 }
 
 /// The stream that a call waits for; `DEVICE` if it waits for all. None: the call does not say.

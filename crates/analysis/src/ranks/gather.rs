@@ -24,6 +24,7 @@ use gpurec_trace::{Body, ReadError};
 
 /// Nanoseconds that the first round reads.
 const FIRST_ROUND_NS: i64 = 100_000_000;
+const SPOOL: &str = "the finished collectives cannot be kept in the folder for temporary files (TMPDIR)";
 const LONGEST_ROUND_NS: i64 = 3_600_000_000_000;
 /// A round with more arrivals than this is followed by a shorter one, and one with fewer by a longer one.
 const MANY: usize = 32_768;
@@ -78,7 +79,7 @@ pub fn gather(files: &[PathBuf], only: &Only) -> Result<Report> {
     let start_ns = followers.first().map_or(0, |follower| follower.seen.end_ns());
     let mut followers: Vec<Mutex<Follower>> = followers.into_iter().map(Mutex::new).collect();
     read(&mut followers, &mut matcher, &mut domains)?;
-    matcher.finish()?;
+    matcher.finish().context(SPOOL)?;
     let followers: Vec<Follower> =
         followers.into_iter().map(|it| it.into_inner().unwrap_or_else(PoisonError::into_inner)).collect();
     report.clocks = clocks(&domains.0, &matcher.bounds, start_ns);
@@ -121,14 +122,13 @@ fn read(followers: &mut [Mutex<Follower>], matcher: &mut Matcher, domains: &mut 
             }
             count += seen.arrivals.len();
             for arrival in seen.arrivals.drain(..) {
-                matcher.add(arrival).context(
-                    "the finished collectives cannot be kept in the folder for temporary files (TMPDIR)",
-                )?;
+                matcher.add(arrival).context(SPOOL)?;
             }
             if seen.is_over {
                 matcher.over(trace as u32);
             }
         }
+        matcher.round().context(SPOOL)?;
         if count > MANY {
             window_ns = (window_ns / 2).max(1_000_000);
         } else if count < FEW {

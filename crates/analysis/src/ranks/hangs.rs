@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::arrival::Who;
+use super::arrival::{What, Who};
 use super::process::{InCall, Last};
 
 /// A collective that others entered this long before the end of a rank's trace is one that the rank does not come to.
@@ -28,7 +28,7 @@ pub struct Standing {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct InFlight {
     pub rank: Option<u32>,
-    /// It has not called the collective.
+    /// It has not called the collective, or with other arguments.
     pub is_missing: bool,
     /// The open calls of each thread that is in one, the outermost first.
     pub threads: Vec<Thread>,
@@ -84,6 +84,24 @@ pub fn hangs(comms: BTreeMap<u32, Vec<Standing>>, describe: &Describe) -> Vec<Ha
     hangs
 }
 
+/// All ranks have called the last collective, some of them with other arguments, and are in calls ever since.
+fn called_otherwise<'a>(members: &'a [Standing], first: &Standing, describe: &Describe) -> Vec<&'a Standing> {
+    if members.iter().all(|it| it.last.what == first.last.what) {
+        return Vec::new();
+    }
+    let same = |what: What| members.iter().filter(|it| it.last.what == what).count();
+    let Some(most) = members.iter().max_by_key(|it| same(it.last.what)).map(|it| it.last.what) else {
+        return Vec::new();
+    };
+    let stands = |it: &&Standing| {
+        it.end_ns - first.enqueued_ns >= STANDS_NS
+            && it.ended.is_none()
+            && !(describe.in_calls)(it.who).is_empty()
+    };
+    let odd: Vec<&Standing> = members.iter().filter(|it| it.last.what != most).collect();
+    if odd.iter().all(stands) { odd } else { Vec::new() }
+}
+
 fn hang(comm: u32, members: &[Standing], describe: &Describe) -> Option<Hang> {
     let seq = members.iter().map(|it| it.last.seq).max()?;
     let there = || members.iter().filter(|it| it.last.seq == seq);
@@ -98,11 +116,15 @@ fn hang(comm: u32, members: &[Standing], describe: &Describe) -> Option<Hang> {
         }
     }
     if missing.is_empty() {
+        missing = called_otherwise(members, first, describe);
+    }
+    if missing.is_empty() {
         return None;
     }
+    let is_missing = |member: &Standing| missing.iter().any(|it| it.who == member.who);
     let in_flight = |member: &Standing| InFlight {
         rank: member.rank,
-        is_missing: member.last.seq < seq,
+        is_missing: is_missing(member),
         threads: (describe.in_calls)(member.who)
             .into_iter()
             .map(|InCall { tid, calls, request, site, for_ns }| Thread { tid, calls, request, site, for_ns })
@@ -125,7 +147,59 @@ fn hang(comm: u32, members: &[Standing], describe: &Describe) -> Option<Hang> {
         missing: ranks,
         stood_ns: (end_ns - first.enqueued_ns).max(0) as u64,
         // The missing ones first: the reason is there.
-        in_flight: missing.iter().copied().chain(there()).map(in_flight).collect(),
+        in_flight: missing
+            .iter()
+            .copied()
+            .chain(there().filter(|it| !is_missing(it)))
+            .map(in_flight)
+            .collect(),
         unknown,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two ranks that stand in their last collective, the second in another operation.
+    fn members(ops: [u32; 3], seqs: [u64; 3], end_ns: i64) -> Vec<Standing> {
+        let one = |(rank, (op, seq)): (usize, (u32, u64))| Standing {
+            who: Who { trace: rank as u32, pid: 1 },
+            rank: Some(rank as u32),
+            last: Last {
+                rank: rank as u32,
+                nranks: Some(3),
+                seq,
+                what: What { op, ..What::default() },
+                enqueued_ns: 0,
+            },
+            end_ns,
+            enqueued_ns: 0,
+            ended: None,
+        };
+        ops.into_iter().zip(seqs).enumerate().map(one).collect()
+    }
+
+    fn missing(members: &[Standing], in_call: bool) -> Option<Vec<Option<u32>>> {
+        let call = || InCall { calls: vec!["ncclAllReduce".to_owned()], ..InCall::default() };
+        let describe = Describe {
+            name: &|number| number.to_string(),
+            in_calls: &|_| if in_call { vec![call()] } else { Vec::new() },
+            xids: &|_| Vec::new(),
+        };
+        hang(1, members, &describe).map(|hang| hang.missing)
+    }
+
+    #[test]
+    fn who_did_not_come_or_called_something_else() {
+        const LONG: i64 = 2 * STANDS_NS;
+        assert_eq!(missing(&members([4, 4, 4], [9, 9, 9], LONG), true), None);
+        assert_eq!(missing(&members([4, 4, 4], [9, 8, 9], LONG), false), Some(vec![Some(1)]));
+        assert_eq!(missing(&members([4, 4, 4], [9, 8, 9], STANDS_NS / 2), true), None, "it may still come");
+        assert_eq!(missing(&members([4, 5, 4], [9, 9, 9], LONG), true), Some(vec![Some(1)]));
+        assert_eq!(missing(&members([4, 5, 4], [9, 9, 9], LONG), false), None, "they went on");
+        let mut ended = members([4, 4, 4], [9, 8, 9], 0);
+        ended[1].ended = Some("killed by SIGKILL".to_owned());
+        assert_eq!(missing(&ended, true), Some(vec![Some(1)]));
+    }
 }

@@ -16,8 +16,10 @@ use super::spool::Spool;
 const MEETINGS: [&str; 4] = ["AllReduce", "AllGather", "ReduceScatter", "AlltoAll"];
 /// A rank may deliver its collectives in another order than it made them, by at most so many.
 const DISORDER: u64 = 256;
-/// Limits on the open collectives of a communicator, and on mismatches.
-const MOST_OPEN: usize = 1 << 16;
+/// Limits on the open collectives of a communicator while ranks of it are not known, on its open transfers, and on
+/// mismatches.
+const MOST_OPEN: usize = 1024;
+const MOST_TRANSFERS: usize = 1 << 15;
 pub const MOST_MISMATCHES: usize = 100;
 
 /// A member of a communicator.
@@ -32,8 +34,10 @@ struct Member {
 #[derive(Default)]
 struct Comm {
     members: BTreeMap<u32, Member>,
-    open: BTreeMap<(u64, u32, u32), Vec<Arrival>>,
-    added: u64,
+    nranks: Option<u32>,
+    open: BTreeMap<u64, Vec<Arrival>>,
+    /// By the number, the sender and the receiver.
+    transfers: BTreeMap<(u64, u32, u32), Vec<Arrival>>,
     /// Collectives below this are closed.
     closed: u64,
 }
@@ -98,28 +102,27 @@ impl Matcher {
             self.duplicates.insert(arrival.who, member.who);
             return Ok(());
         }
-        if arrival.key.is_collective() {
-            member.highest = member.highest.max(seq);
-        }
-        if seq < of.closed && arrival.key.is_collective() {
-            return Ok(());
-        }
-        let rows = of.open.entry((seq, from, to)).or_default();
-        rows.push(arrival);
-        let all = match arrival.nranks {
-            _ if !arrival.key.is_collective() => 2,
-            Some(count) => count as usize,
-            None => usize::MAX,
-        };
-        of.added += 1;
-        if rows.len() >= all {
-            let rows = of.open.remove(&(seq, from, to)).unwrap_or_default();
+        if !arrival.key.is_collective() {
+            let rows = of.transfers.entry((seq, from, to)).or_default();
+            rows.push(arrival);
+            if rows.len() < 2 {
+                return Ok(());
+            }
+            let rows = of.transfers.remove(&(seq, from, to)).unwrap_or_default();
             return self.close(&rows, true);
         }
-        if of.added.is_multiple_of(64) && of.open.len() > 64 {
-            return self.close_old(comm);
+        member.highest = member.highest.max(seq);
+        of.nranks = of.nranks.max(arrival.nranks);
+        if seq < of.closed {
+            return Ok(());
         }
-        Ok(())
+        let rows = of.open.entry(seq).or_default();
+        rows.push(arrival);
+        if arrival.nranks.is_none_or(|all| rows.len() < all as usize) {
+            return Ok(());
+        }
+        let rows = of.open.remove(&seq).unwrap_or_default();
+        self.close(&rows, true)
     }
 
     /// The trace has no more lines.
@@ -129,20 +132,27 @@ impl Matcher {
         }
     }
 
-    /// Closes the collectives of a communicator that no known member still delivers.
-    fn close_old(&mut self, comm: u32) -> io::Result<()> {
-        let Some(of) = self.comms.get_mut(&comm) else { return Ok(()) };
-        let low = of.members.values().filter(|it| !it.is_over).map(|it| it.highest).min().unwrap_or(u64::MAX);
+    /// Closes the collectives that no rank still delivers. All traces have been read up to the same time.
+    pub fn round(&mut self) -> io::Result<()> {
         let mut old = Vec::new();
-        while let Some(first) = of.open.first_entry() {
-            let key = *first.key();
-            if key.0.saturating_add(DISORDER) > low && of.open.len() <= MOST_OPEN {
-                break;
+        for of in self.comms.values_mut() {
+            // Where all traces are over, `finish` closes the rest.
+            let still = of.members.values().filter(|it| !it.is_over);
+            let Some(low) = still.map(|it| it.highest).min() else { continue };
+            let all_known = of.nranks.is_some_and(|all| of.members.len() >= all as usize);
+            while let Some((seq, _)) = of.open.first_key_value() {
+                let (seq, is_late) = (*seq, of.open.len() > MOST_OPEN);
+                if seq.saturating_add(DISORDER) > low || !(all_known || is_late) {
+                    break;
+                }
+                let rows = of.open.remove(&seq).unwrap_or_default();
+                of.closed = seq + 1;
+                let is_all = rows.len() == of.expected(seq);
+                old.push((rows, is_all));
             }
-            let rows = of.open.remove(&key).unwrap_or_default();
-            of.closed = of.closed.max(if key.1 == u32::MAX { key.0 + 1 } else { 0 });
-            let is_all = rows.len() == of.expected(key.0);
-            old.push((rows, is_all));
+            while of.transfers.len() > MOST_TRANSFERS {
+                old.extend(of.transfers.pop_first().map(|(_, rows)| (rows, false)));
+            }
         }
         old.iter().try_for_each(|(rows, is_all)| self.close(rows, *is_all))
     }
@@ -153,10 +163,13 @@ impl Matcher {
         let mut comms: Vec<(u32, Comm)> = comms.into_iter().collect();
         comms.sort_by_key(|(comm, _)| *comm);
         for (_, comm) in &comms {
-            for (key, rows) in &comm.open {
+            for (seq, rows) in &comm.open {
                 // Where none has ended, those that are not there are what the others wait for.
                 let is_over = rows.iter().any(|row| row.ended_ns.is_some());
-                self.close(rows, is_over && rows.len() == comm.expected(key.0))?;
+                self.close(rows, is_over && rows.len() == comm.expected(*seq))?;
+            }
+            for rows in comm.transfers.values() {
+                self.close(rows, false)?;
             }
         }
         Ok(())

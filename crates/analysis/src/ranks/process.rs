@@ -47,12 +47,22 @@ pub struct InCall {
     pub for_ns: u64,
 }
 
+/// A collective whose times are not known yet.
+pub struct Pending {
+    /// The event_id of the call that starts its kernel: its own, or `ncclGroupEnd`.
+    pub call: u64,
+    pub stream: u64,
+    pub tid: u32,
+    pub group: Option<u64>,
+    pub arrival: Arrival,
+}
+
 #[derive(Default)]
 pub struct ProcessState {
     /// From its environment.
     pub rank: Option<u32>,
-    /// Its collectives whose times are not known yet, in order; and the event_id of each call.
-    pub pending: VecDeque<(u64, u64, Arrival)>,
+    /// Its collectives whose times are not known yet, in order.
+    pub pending: VecDeque<Pending>,
     /// By name of the function or kernel.
     pub calls: Map<u32, Sum>,
     pub kernels: Map<u32, Sum>,
@@ -62,7 +72,9 @@ pub struct ProcessState {
 
 impl ProcessState {
     pub fn called(&mut self, name: u32, ns: u64) {
-        if let Some(sum) = entry(&mut self.calls, name, MOST_NAMES) {
+        if let Some(sum) = self.calls.get_mut(&name) {
+            sum.add(ns);
+        } else if let Some(sum) = entry(&mut self.calls, name, MOST_NAMES) {
             sum.add(ns);
         }
     }
@@ -71,6 +83,30 @@ impl ProcessState {
         if let Some(sum) = entry(&mut self.kernels, kernel, MOST_NAMES) {
             sum.add(ns);
         }
+    }
+
+    /// The group of a thread ends: this call starts the kernels of its collectives.
+    pub fn ends_group(&mut self, tid: u32, group: u64, call: u64) {
+        let of_group = self.pending.iter_mut().rev().filter(|it| it.tid == tid && it.group == Some(group));
+        of_group.for_each(|it| it.call = call);
+    }
+
+    /// Takes the collectives that a call has started.
+    pub fn take(&mut self, call: u64) -> Vec<Arrival> {
+        let Some(first) = self.pending.iter().position(|it| it.call == call) else { return Vec::new() };
+        let mut taken = Vec::new();
+        let mut at = first;
+        // The collectives of a group follow each other, but for those of other threads.
+        while let Some(pending) = self.pending.get(at) {
+            if pending.call == call {
+                taken.extend(self.pending.remove(at).map(|it| it.arrival));
+            } else if pending.group.is_none() || at > first + MOST_BETWEEN {
+                break;
+            } else {
+                at += 1;
+            }
+        }
+        taken
     }
 
     pub fn reached(&mut self, comm: u32, last: Last) {
@@ -96,6 +132,8 @@ pub struct ThreadState {
     stack: Option<u64>,
     /// The call of NCCL that it is in.
     pub in_nccl: Option<u64>,
+    /// The group of its last collective, which has not ended.
+    pub group: Option<u64>,
     /// Its last call of NCCL, when that began, and what came before it.
     nccl: Option<(u64, u64, Before, Option<u64>)>,
 }

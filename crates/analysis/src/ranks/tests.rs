@@ -157,6 +157,16 @@ fn a_job_without_gpu_times() {
     assert!(report.stragglers.iter().all(|it| it.arrival == "enqueue"));
 }
 
+/// PyTorch puts each collective into a group, which launches the kernel when it ends.
+#[test]
+fn the_kernel_of_a_group_is_that_of_its_collectives() {
+    let (folder, truth) = Folder::of(Plan { groups: true, ..faulty() });
+    let report = folder.report();
+    named_correctly(&report, &truth, 0.02);
+    clocks_hold(&report, &truth, 5e8);
+    assert!(report.stragglers.iter().all(|it| it.arrival == "gpu"));
+}
+
 /// One trace for each node has the same answers as one for each rank.
 #[test]
 fn a_trace_of_a_node_has_several_ranks() {
@@ -190,6 +200,18 @@ fn in_100_random_jobs_every_clock_lies_within_its_error() {
         let (folder, truth) = Folder::of(plan);
         clocks_hold(&folder.report(), &truth, length_ns);
     }
+}
+
+/// The traces are read one after the other in each round, and transfers have numbers of their own.
+#[test]
+fn every_collective_and_transfer_of_a_long_job_is_matched() {
+    let plan = Plan { steps: 1500, launches: 1, step_ns: 400_000, ..Plan::default() };
+    let (folder, _) = Folder::of(plan);
+    let report = folder.report();
+    let count = |op: &str| report.collectives.iter().filter(|it| it.op == op).map(|it| it.count).sum::<u64>();
+    assert_eq!((count("Send") + count("Recv"), report.partial), (1500 / 4 * 8, 0));
+    // In the communicators of all, of each of two hosts, and of the same places on both.
+    assert_eq!((count("Broadcast"), count("AllReduce")), (1500 / 4, 1500 / 4 + 1500 * 6));
 }
 
 #[test]

@@ -89,8 +89,10 @@ fn one_hang(page: &mut Page, hang: &Hang) {
     let missing: Vec<u32> = hang.missing.iter().copied().flatten().collect();
     let (comm, op, time) = (clean(&hang.comm), clean(&hang.op), duration(hang.stood_ns));
     let who = if missing.len() == 1 { "rank" } else { "ranks" };
+    let came = |it: &InFlight| it.is_missing && it.last.as_ref().is_some_and(|last| last.seq == hang.seq);
+    let did = if hang.in_flight.iter().any(came) { "called something else as" } else { "did not call" };
     page.section(&format!(
-        "HANG: {who} {} did not call {op} number {} of communicator {comm}, in which others waited for {time}:",
+        "HANG: {who} {} {did} {op} number {} of communicator {comm}, in which others waited for {time}:",
         listed(&missing),
         hang.seq
     ));

@@ -380,8 +380,12 @@ impl<W: Write> Job<W> {
         operation: &Operation,
         line: Collective<'static>,
     ) -> (i64, i64, u64) {
+        if self.plan.groups {
+            let start = self.begin(rank, "ncclGroupStart", None, 1, None);
+            self.end(rank, "ncclGroupStart", start, 0);
+        }
         let began_ns = self.workers.get(rank).map_or(0, |worker| worker.now_ns);
-        let call = self.begin(rank, operation.call, None, 1, None);
+        let mut call = self.begin(rank, operation.call, None, 1, None);
         let of_comm = self.comms.get(comm);
         let line = Collective {
             begin: call,
@@ -397,14 +401,21 @@ impl<W: Write> Job<W> {
             stream: Some(STREAM),
             root: operation.root,
             redop: operation.redop.map(Into::into),
+            group: self.plan.groups.then_some(call),
             ..line
         };
         self.add(rank, |pid| Body::Collective(Collective { pid, tid: pid, ..line }));
+        let mut name = operation.call;
+        if self.plan.groups {
+            self.end(rank, name, call, 0);
+            name = "ncclGroupEnd";
+            call = self.begin(rank, name, None, 1, None);
+        }
         let (from_ns, launch) = self.launch(rank, operation.kernel, Some(call), 1);
         let ns = 1_000 + self.random.below(500);
         self.pass(rank, ns);
         let now_ns = self.workers.get(rank).map_or(0, |worker| worker.now_ns);
-        self.end(rank, operation.call, call, now_ns - began_ns);
+        self.end(rank, name, call, now_ns - began_ns);
         (if self.plan.gpu { from_ns } else { began_ns }, from_ns, launch)
     }
 

@@ -22,6 +22,8 @@ pub struct Plan {
     pub hang: bool,
     /// With lines of GPU work.
     pub gpu: bool,
+    /// Each collective is alone in a group, as PyTorch calls them: `ncclGroupEnd` launches the kernel.
+    pub groups: bool,
     /// One trace for each host, not for each rank.
     pub by_node: bool,
     /// The hosts say that NTP keeps their clocks within this of the right time.
@@ -45,6 +47,7 @@ impl Default for Plan {
             mismatch: false,
             hang: false,
             gpu: true,
+            groups: false,
             by_node: false,
             ntp_error_ns: None,
             step_ns: 5_000_000,
