@@ -74,10 +74,12 @@ pub enum Body<'a> {
     Unknown(Unknown<'a>),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unknown<'a> {
     pub kind: Cow<'a, str>,
     pub name: Cow<'a, str>,
+    /// The line as it is in the file; empty if it is no event.
+    pub text: Cow<'a, str>,
 }
 
 /// `pid` together with `phase`: each piece of a line costs time.

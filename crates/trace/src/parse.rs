@@ -62,7 +62,10 @@ fn rare(keys: AnyOrder) -> Result<Body, String> {
     let name = name.unwrap_or_default();
     match event::rare(&line_type, &name, text) {
         Ok(Some(body)) => Ok(body),
-        Ok(None) => Ok(Body::Unknown(Unknown { kind: line_type, name })),
+        Ok(None) => {
+            let text = String::from_utf8_lossy(text);
+            Ok(Body::Unknown(Unknown { kind: line_type, name, text }))
+        }
         Err(error) if line_type == "header" => newer_header(text).ok_or_else(|| why(&error, 0)),
         Err(error) => Err(why(&error, 0)),
     }

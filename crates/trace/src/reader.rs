@@ -2,7 +2,6 @@
 //! or in a compressed frame without its end: the reader returns everything before the cut and notes the cut. A file may
 //! contain anything: the reader skips what is not an event, and notes that too.
 
-use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, ErrorKind, Read};
 use std::ops::Range;
@@ -231,7 +230,7 @@ impl ReaderState {
         let place = Place { line: self.number, reason: short(&reason, LONGEST_NAME) };
         self.notes.bad_lines += 1;
         self.notes.first_bad.get_or_insert(place);
-        let body = Body::Unknown(Unknown { kind: Cow::Borrowed(""), name: Cow::Borrowed("") });
+        let body = Body::Unknown(Unknown::default());
         Ok(Some(Line { event_id: self.next_id, ts_ns: self.ts_ns, body }))
     }
 

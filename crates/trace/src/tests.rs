@@ -343,7 +343,11 @@ fn bytes_that_are_not_utf8_are_replaced() {
     let line = Line {
         event_id: 0,
         ts_ns: 0,
-        body: Body::Unknown(Unknown { kind: "x".into(), name: lossy(b"k\xff\xc3ernel") }),
+        body: Body::Unknown(Unknown {
+            kind: "x".into(),
+            name: lossy(b"k\xff\xc3ernel"),
+            ..Unknown::default()
+        }),
     };
     let text = String::from_utf8(written(&[line])).unwrap();
     assert!(text.contains("\"k\u{fffd}\u{fffd}ernel\""), "{text}");
