@@ -119,8 +119,13 @@ fn view(how: u8, only: &Only, path: &Path) {
         }
         Some(at) => match ExportFormat::ALL.get(at - 1) {
             Some(format) => {
-                let output = Some("/dev/null".into());
-                export(&ExportConfig { files, format: *format, output, only, by: None })
+                let folder = std::env::temp_dir().join(format!("gpurec-fuzz-{}", std::process::id()));
+                let output = Some(if format.is_folder() { folder.clone() } else { "/dev/null".into() });
+                let done = export(&ExportConfig { files, format: *format, output, only, by: None });
+                if format.is_folder() {
+                    let _ = std::fs::remove_dir_all(folder);
+                }
+                done
             }
             None => diff(&DiffConfig {
                 before: path.to_owned(),

@@ -85,6 +85,17 @@ fn readers() -> Option<PathBuf> {
     None
 }
 
+/// The folder of DuckDB and pyarrow.
+fn engines() -> Option<PathBuf> {
+    if let Some(folder) = std::env::var_os("GPUREC_ENGINES") {
+        return Some(folder.into());
+    }
+    let why = "GPUREC_ENGINES names no folder: pip install --target DIR duckdb pyarrow";
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "a test was skipped under CI: {why}");
+    eprintln!("SKIPPED: {why}");
+    None
+}
+
 /// Exports the traces together, and has the independent readers compare them.
 fn exports_are_true(traces: &[&str], mutate: bool) {
     let Some(readers) = readers() else { return };
@@ -125,6 +136,29 @@ fn exports_of_several_traces_in_one_are_read_by_others() {
     exports_are_true(&TRACES, false);
 }
 
+/// DuckDB and pyarrow read datasets as gpurec reads their traces.
+#[test]
+fn datasets_are_read_by_other_engines() {
+    let Some(engines) = engines() else { return };
+    let mut check = Command::new("python3");
+    check.env("PYTHONPATH", engines).env("PYTHONDONTWRITEBYTECODE", "1");
+    check.arg(root().join("tests/export/parquet.py")).arg(env!("CARGO_BIN_EXE_gpurec"));
+    check
+        .args(TRACES.map(trace))
+        .arg(trace("torch_gpu_h100.jsonl.zst"))
+        .arg(trace("torch_stacks_h100.jsonl.zst"));
+    let done = check.output().unwrap();
+    assert!(done.status.success(), "{}", said(&done));
+    eprintln!("{}", said(&done));
+}
+
+#[test]
+fn a_dataset_needs_a_folder() {
+    let demo = trace(TRACES[0]);
+    refused(&["export", "--format", "parquet", &demo], 2, "give -o FOLDER");
+    refused(&["export", "--format", "parquet", "-o", &demo, &demo], 2, "give -o FOLDER");
+}
+
 #[test]
 fn a_needless_allocation_in_a_loop_is_named_first_and_fails_the_gate() {
     let (before, after) = (trace("needless_before.jsonl.zst"), trace("needless_after.jsonl.zst"));
@@ -155,7 +189,7 @@ fn a_reader_that_leaves_is_no_error() {
         vec!["report"],
     ];
     // Those of stacks say that this trace has none.
-    let formats = ExportFormat::ALL.iter().map(|format| format.name());
+    let formats = ExportFormat::ALL.iter().filter(|format| !format.is_folder()).map(|format| format.name());
     let formats: Vec<String> = formats.filter(|name| !["folded", "pprof"].contains(&name.as_str())).collect();
     for format in &formats {
         all.push(vec!["export", "--format", format, "-o", "-", &demo]);

@@ -163,7 +163,8 @@ Examples:
   gpurec export --format chrome -o run.json run.jsonl        or in chrome://tracing
   gpurec export --format csv run.jsonl.zst                   one row for each call
   gpurec export --format folded run.jsonl | inferno-flamegraph > run.svg
-  gpurec export --format pprof -o run.pb.gz run.jsonl        for go tool pprof";
+  gpurec export --format pprof -o run.pb.gz run.jsonl        for go tool pprof
+  gpurec export --format parquet -o job rank*.jsonl.zst      a dataset for DuckDB and Spark";
 
 const DIFF: &str = "\
 Examples:
@@ -277,13 +278,14 @@ pub struct ExportArgs {
     /// Format of the output
     #[arg(long, value_enum)]
     format: ExportFormat,
-    /// File to write, compressed if its name ends in .zst; `-` is standard output [default: standard output]
+    /// File to write, compressed if its name ends in .zst; `-` is standard output [default: standard output]; parquet: a
+    /// folder
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
     /// folded: what the stacks weigh [default: time, in microseconds]
     #[arg(long, value_name = "WEIGHT", value_enum)]
     by: Option<Weight>,
-    /// Traces to convert into one file, plain or .zst; the newest one (traces/latest) if none is given
+    /// Traces to convert into one file, or one dataset, plain or .zst; the newest one (traces/latest) if none is given
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     #[command(flatten)]

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::details;
-use super::sink::{At, Cause, Links, Sink, Source};
+use super::sink::{At, Cause, Links, Sink, Source, stack_of_call};
 use crate::stacks::Stacks;
 use crate::ui;
 use gpurec_trace::{self as trace, Body, Datum, End, KernelEnd, Key, Line, json};
@@ -187,7 +187,7 @@ impl Csv {
         for columns in BEGIN {
             self.cells(out, line, columns);
         }
-        let stack = stack_of(line, stacks);
+        let stack = stack_of_call(line, stacks);
         let mut cells = Cells { out, scratch: &mut self.scratch, columns: STACK..SITE + 1 };
         if let Some(stack) = stack {
             cells.put(STACK, Datum::Number(stack));
@@ -223,19 +223,6 @@ impl Csv {
             text.clear();
             self.spare.push(text);
         }
-    }
-}
-
-/// The stack from which a call was made, or the call that a line is about.
-fn stack_of(line: &Line, stacks: &Stacks) -> Option<u64> {
-    match &line.body {
-        Body::Begin(_) => stacks.stack_of(line.event_id),
-        Body::Memory(memory) => memory.stack.or_else(|| stacks.stack_of(memory.begin?)),
-        Body::Transfer(transfer) => stacks.stack_of(transfer.begin),
-        Body::Collective(it) => stacks.stack_of(it.begin),
-        Body::Block(block) => block.stack.or_else(|| stacks.stack_of(block.begin?)),
-        Body::Gpu(gpu) => stacks.stack_of_work(gpu),
-        _ => None,
     }
 }
 

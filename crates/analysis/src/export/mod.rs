@@ -1,8 +1,9 @@
 //! `gpurec export`: converts traces for other programs.
 //!
 //! In: traces. Out: Chrome's trace event JSON, Perfetto's protocol buffers, or a table, written while the traces are
-//! read; or a profile by call stack, written at their end. Several traces, such as those of the ranks of a job, become one, aligned by wall clock. Not here: sums or
-//! judgements; an export only converts what the trace says.
+//! read; or a profile by call stack, written at their end. Several traces, such as those of the ranks of a job, become
+//! one, aligned by wall clock. Parquet is a folder of files for each trace. Not here: sums or judgements; an export only
+//! converts what the trace says.
 
 mod annotate;
 mod callstacks;
@@ -13,6 +14,7 @@ mod folded;
 mod intern;
 mod object;
 mod output;
+mod parquet;
 mod perfetto;
 mod pprof;
 mod proto;
@@ -53,10 +55,19 @@ pub struct ExportConfig {
     pub by: Option<Weight>,
 }
 
+/// The traces to write, and where.
+#[derive(Clone, Copy)]
+struct Writing<'a> {
+    files: &'a [PathBuf],
+    only: &'a Only,
+    /// None: standard output.
+    path: Option<&'a Path>,
+}
+
 /// The one list of formats: a row makes the value of `--format`, its place in `ExportFormat::ALL`, and its writer. The
 /// tests and the fuzz check go through `ALL`.
 macro_rules! formats {
-    (|$by:ident| $($(#[$doc:meta])* $name:ident = $sink:expr, $bytes:ident;)*) => {
+    (|$to:ident, $by:ident| $($(#[$doc:meta])* $name:ident = $written:expr, $bytes:ident;)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
         pub enum ExportFormat {
@@ -78,16 +89,9 @@ macro_rules! formats {
             }
 
             /// Writes the traces. Returns notes for the user.
-            fn write(
-                self,
-                files: &[PathBuf],
-                only: &Only,
-                $by: Weight,
-                base_ns: Option<i64>,
-                output: Output,
-            ) -> Result<Vec<String>> {
+            fn write(self, $to: Writing, $by: Weight) -> Result<Vec<String>> {
                 match self {
-                    $(ExportFormat::$name => write($sink, files, only, base_ns, output),)*
+                    $(ExportFormat::$name => $written,)*
                 }
             }
         }
@@ -100,44 +104,52 @@ impl ExportFormat {
         let extension = output.and_then(Path::extension);
         self == ExportFormat::Pprof && extension.is_some_and(|extension| extension == "gz")
     }
+
+    /// Whether the export is a folder of files.
+    pub fn is_folder(self) -> bool {
+        self.bytes() == Bytes::Folder
+    }
 }
 
-/// Whether a format may be shown in a terminal.
+/// What an export is, which decides where it may be written.
 #[derive(PartialEq, Eq)]
 enum Bytes {
     Text,
+    /// Not for a terminal.
     Binary,
+    /// Not for one file.
+    Folder,
 }
 
-formats! { |by|
+formats! { |to, by|
     /// JSON for ui.perfetto.dev and chrome://tracing
-    Chrome = chrome::Chrome::new(), Text;
+    Chrome = to.stream(chrome::Chrome::new()), Text;
     /// Protobuf for ui.perfetto.dev and trace_processor: smaller and faster
-    Perfetto = perfetto::Perfetto::default(), Binary;
+    Perfetto = to.stream(perfetto::Perfetto::default()), Binary;
     /// One row for each call, for a spreadsheet or a dataframe
-    Csv = csv::Csv::new(), Text;
+    Csv = to.stream(csv::Csv::new()), Text;
     /// Folded stacks for flamegraph.pl and inferno, of a recording with --stacks
-    Folded = folded::Folded::new(by), Text;
+    Folded = to.stream(folded::Folded::new(by)), Text;
     /// Stacks for go tool pprof, Pyroscope and speedscope, of a recording with --stacks
-    Pprof = pprof::Pprof::default(), Binary;
+    Pprof = to.stream(pprof::Pprof::default()), Binary;
+    /// Tables for DuckDB, Spark and other engines, of many traces: -o is a folder
+    Parquet = to.folder(parquet::write), Folder;
 }
 
 pub fn export(config: &ExportConfig) -> Result<u8> {
     let files = read::or_newest(&config.files);
     let path = config.output.as_deref().filter(|path| *path != Path::new("-"));
+    let name = config.format.name();
     if path.is_none() && config.format.bytes() == Bytes::Binary && stdout().is_terminal() {
-        let name = config.format.name();
         return Err(Usage(format!("{name} is a binary format: give -o FILE, or pipe it to a program")).into());
     }
     if config.by.is_some() && config.format != ExportFormat::Folded {
-        let name = config.format.name();
         return Err(
             Usage(format!("--by is for export --format folded: {name} has no weights, or has all")).into()
         );
     }
-    let base_ns = if files.len() > 1 { earliest(&files)? } else { None };
-    let output = Output::new(path, &files)?;
-    for text in config.format.write(&files, &config.only, config.by.unwrap_or_default(), base_ns, output)? {
+    let to = Writing { files: &files, only: &config.only, path };
+    for text in config.format.write(to, config.by.unwrap_or_default())? {
         ui::say(&text);
     }
     Ok(0)
@@ -172,6 +184,24 @@ fn read_twice(file: &Path) -> Result<()> {
     bail!(Usage(format!(
         "{what} can be exported only alone, because gpurec reads each of several traces twice: save it to a file first"
     )))
+}
+
+impl Writing<'_> {
+    /// As one stream of bytes.
+    fn stream(self, sink: impl Sink + Default) -> Result<Vec<String>> {
+        let base_ns = if self.files.len() > 1 { earliest(self.files)? } else { None };
+        let output = Output::new(self.path, self.files)?;
+        write(sink, self.files, self.only, base_ns, output)
+    }
+
+    fn folder(
+        self,
+        write: impl FnOnce(&[PathBuf], &Only, &Path) -> Result<Vec<String>>,
+    ) -> Result<Vec<String>> {
+        let path =
+            self.path.ok_or_else(|| Usage("a dataset is a folder of files: give -o FOLDER".to_owned()))?;
+        write(self.files, self.only, path)
+    }
 }
 
 /// Writes the traces in a format. Returns notes for the user.

@@ -160,6 +160,8 @@ pub trait Sink {
         let at = At { ts_ns: at.ts_ns.saturating_add(duration_ns), ..at };
         self.mark(at, line, Some(duration_ns), rank, stacks);
     }
+    /// A line that is no event of a track, or the end of a call that did not begin.
+    fn other(&mut self, _line: &Line, _stacks: &Stacks) {}
     fn counter(&mut self, _ts_ns: u64, _space: &Space, _pid: u32) {}
     /// A note about a trace, on the trace's track.
     fn note(&mut self, _at: At, _text: &str) {}
@@ -171,6 +173,19 @@ pub trait Sink {
 /// The stack of a line that begins a call.
 pub fn stack_of(line: &Line) -> Option<u64> {
     if let Body::Begin(begin) = &line.body { begin.stack } else { None }
+}
+
+/// The stack from which a call was made, or the call that a line is about.
+pub fn stack_of_call(line: &Line, stacks: &Stacks) -> Option<u64> {
+    match &line.body {
+        Body::Begin(_) => stacks.stack_of(line.event_id),
+        Body::Memory(memory) => memory.stack.or_else(|| stacks.stack_of(memory.begin?)),
+        Body::Transfer(transfer) => stacks.stack_of(transfer.begin),
+        Body::Collective(it) => stacks.stack_of(it.begin),
+        Body::Block(block) => block.stack.or_else(|| stacks.stack_of(block.begin?)),
+        Body::Gpu(gpu) => stacks.stack_of_work(gpu),
+        _ => None,
+    }
 }
 
 /// The displayed name of a line's event.

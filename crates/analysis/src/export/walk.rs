@@ -130,7 +130,9 @@ impl<S: Sink + Default> Walk<S> {
             }
             Body::Header(header) => self.header(line, header),
             Body::Gpu(gpu) => self.work(ts_ns, line, gpu),
-            Body::Device(_) | Body::Clock(_) | Body::Stack(_) | Body::Unknown(_) => {}
+            Body::Device(_) | Body::Clock(_) | Body::Stack(_) | Body::Unknown(_) => {
+                self.sink.other(line, &self.stacks);
+            }
         }
     }
 
@@ -222,6 +224,7 @@ impl<S: Sink + Default> Walk<S> {
         let open = self.tracks.threads.get(index).map(|thread| &thread.open);
         let Some(at) = open.and_then(|open| open.iter().rposition(|call| call.event_id == begin)) else {
             self.odd.ends += 1;
+            self.sink.other(line, &self.stacks);
             return;
         };
         let ts_ns = self.in_order(index, ts_ns);

@@ -249,9 +249,12 @@ fn every_reader_answers_about_a_hostile_trace() {
     assert!(!crate::text::print(&figures, golden::WIDTH).contains('\u{1b}'));
     for format in crate::export::ExportFormat::ALL {
         let files = vec![file.path().to_owned()];
-        let (output, only) = (Some("/dev/null".into()), Only::default());
+        let folder = file.path().with_extension("export");
+        let output = if format.is_folder() { folder.clone() } else { "/dev/null".into() };
+        let (output, only) = (Some(output), Only::default());
         let config = crate::export::ExportConfig { files, format: *format, output, only, by: None };
         assert_eq!(crate::export::export(&config).unwrap(), 0, "{}", format.name());
+        let _ = std::fs::remove_dir_all(folder);
     }
 }
 

@@ -1,0 +1,175 @@
+//! A row group of one table in memory: encodes and compresses the columns of batches, side by side.
+//!
+//! In: batches. Out: the column chunks of a row group, for file.rs. The crate's own writer of files takes one column
+//! after the other, which needs all rows at once; here each column has a writer whose pages stay in memory, compressed.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use parquet::basic::{Compression, Encoding, LogicalType, Repetition, Type as Physical, ZstdLevel};
+use parquet::column::page::{CompressedPage, PageWriteSpec, PageWriter};
+use parquet::column::writer::{ColumnCloseResult, ColumnWriter, get_column_writer};
+use parquet::data_type::ByteArray;
+use parquet::errors::{ParquetError, Result};
+use parquet::file::properties::{WriterProperties, WriterPropertiesPtr};
+use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
+use parquet::schema::types::{ColumnPath, SchemaDescPtr, SchemaDescriptor, Type, TypePtr};
+
+use super::batch::{Batch, Cells};
+use super::columns::{Column, Kind, Table};
+
+/// Bytes of distinct values beyond which a column has no dictionary.
+const DICTIONARY: usize = 1 << 20;
+/// Bytes of a row in the pages of those.
+const KEPT: usize = 16;
+/// Longest text in statistics.
+const STATISTICS: usize = 64;
+
+/// The schema of a table, and how its columns are encoded.
+#[derive(Clone)]
+pub struct Format {
+    pub schema: TypePtr,
+    pub properties: WriterPropertiesPtr,
+    columns: SchemaDescPtr,
+}
+
+impl Format {
+    pub fn new(table: Table) -> Result<Format> {
+        let fields = table.columns().map(field).collect::<Result<Vec<_>>>()?;
+        let schema = Arc::new(Type::group_type_builder("gpurec").with_fields(fields).build()?);
+        let mut properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
+            .set_dictionary_page_size_limit(DICTIONARY)
+            .set_statistics_truncate_length(Some(STATISTICS))
+            .set_column_index_truncate_length(Some(STATISTICS))
+            .set_created_by(format!("gpurec {}", env!("CARGO_PKG_VERSION")));
+        for column in table.columns() {
+            let path = || ColumnPath::from(column.name);
+            let has_dictionary = matches!(column.kind, Kind::Number | Kind::Name);
+            properties = properties.set_column_dictionary_enabled(path(), has_dictionary);
+            if matches!(column.kind, Kind::Rising | Kind::Number) {
+                properties = properties.set_column_encoding(path(), Encoding::DELTA_BINARY_PACKED);
+            }
+        }
+        let columns = Arc::new(SchemaDescriptor::new(schema.clone()));
+        Ok(Format { schema, properties: Arc::new(properties.build()), columns })
+    }
+}
+
+fn field(column: &Column) -> Result<TypePtr> {
+    let (physical, logical) = match column.kind {
+        Kind::Rising | Kind::Number => (Physical::INT64, None),
+        Kind::Name | Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+        Kind::Flag => (Physical::BOOLEAN, None),
+    };
+    let repetition = if column.required { Repetition::REQUIRED } else { Repetition::OPTIONAL };
+    Ok(Arc::new(
+        Type::primitive_type_builder(column.name, physical)
+            .with_logical_type(logical)
+            .with_repetition(repetition)
+            .build()?,
+    ))
+}
+
+/// Takes the pages of a column, as a file would.
+#[derive(Clone, Default)]
+struct Pages(Arc<Mutex<Option<TrackedWrite<Vec<u8>>>>>);
+
+impl PageWriter for Pages {
+    fn write_page(&mut self, page: CompressedPage) -> Result<PageWriteSpec> {
+        let mut to = self.0.lock().map_err(|_| gone())?;
+        let to = to.get_or_insert_with(|| TrackedWrite::new(Vec::new()));
+        SerializedPageWriter::new(to).write_page(page)
+    }
+
+    fn close(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Pages {
+    fn bytes(&self) -> Result<Bytes> {
+        let written = self.0.lock().map_err(|_| gone())?.take();
+        Ok(written.map(TrackedWrite::into_inner).transpose()?.unwrap_or_default().into())
+    }
+
+    fn length(&self) -> usize {
+        self.0.lock().map_or(0, |pages| pages.as_ref().map_or(0, TrackedWrite::bytes_written))
+    }
+}
+
+fn gone() -> ParquetError {
+    ParquetError::General("a thread that wrote pages has failed".to_owned())
+}
+
+pub struct Group {
+    columns: Vec<(ColumnWriter<'static>, Pages)>,
+    kinds: Vec<(Kind, bool)>,
+    pub rows: usize,
+    numbers: Vec<i64>,
+    texts: Vec<ByteArray>,
+}
+
+impl Group {
+    pub fn new(table: Table, format: &Format) -> Group {
+        let columns = format.columns.columns().iter().map(|column| {
+            let pages = Pages::default();
+            let to = Box::new(pages.clone());
+            (get_column_writer(column.clone(), format.properties.clone(), to), pages)
+        });
+        let kinds = table.columns().map(|column| (column.kind, column.required)).collect();
+        Group { columns: columns.collect(), kinds, rows: 0, numbers: Vec::new(), texts: Vec::new() }
+    }
+
+    /// Encodes the rows of a batch, whose columns all have the same length.
+    pub fn add(&mut self, batch: &mut Batch) -> Result<()> {
+        self.rows += batch.rows();
+        for (index, cells) in batch.columns.iter_mut().enumerate() {
+            let (Some((writer, _)), Some((_, required))) =
+                (self.columns.get_mut(index), self.kinds.get(index))
+            else {
+                continue;
+            };
+            match (writer, cells) {
+                (ColumnWriter::Int64ColumnWriter(writer), Cells::Numbers { values, levels }) => {
+                    if *required {
+                        writer.write_batch(values, None, None)?;
+                        continue;
+                    }
+                    self.numbers.clear();
+                    let known = values.iter().zip(levels.iter()).filter(|(_, level)| **level == 1);
+                    self.numbers.extend(known.map(|(value, _)| *value));
+                    writer.write_batch(&self.numbers, Some(levels), None)?;
+                }
+                (ColumnWriter::ByteArrayColumnWriter(writer), Cells::Texts { bytes, places, levels }) => {
+                    let all = ByteArray::from(std::mem::take(bytes));
+                    self.texts.clear();
+                    let known = places.iter().zip(levels.iter()).filter(|(_, level)| **level == 1);
+                    self.texts
+                        .extend(known.map(|((from, to), _)| all.slice(*from as usize, (to - from) as usize)));
+                    writer.write_batch(&self.texts, (!required).then_some(levels), None)?;
+                }
+                (ColumnWriter::BoolColumnWriter(writer), Cells::Flags(flags)) => {
+                    writer.write_batch(flags, None, None)?;
+                }
+                _ => return Err(ParquetError::General("a column has values of another type".to_owned())),
+            }
+        }
+        self.texts.clear();
+        Ok(())
+    }
+
+    /// About how many bytes it holds: its pages, and what columns with a dictionary keep until the end.
+    pub fn bytes(&self) -> usize {
+        self.columns.iter().map(|(_, pages)| pages.length()).sum::<usize>() + self.rows * KEPT
+    }
+
+    /// The chunks of all columns, in order.
+    pub fn finish(self) -> Result<Vec<(Bytes, ColumnCloseResult)>> {
+        let close = |(writer, pages): (ColumnWriter<'static>, Pages)| {
+            let closed = writer.close()?;
+            Ok((pages.bytes()?, closed))
+        };
+        self.columns.into_iter().map(close).collect()
+    }
+}

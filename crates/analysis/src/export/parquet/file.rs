@@ -1,0 +1,83 @@
+//! One part while it is written: a file with a hidden name, which is deleted unless it is published.
+//!
+//! In: row groups. Out: a whole Parquet file, on the disk for certain. Not here: its final name (folder.rs).
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result};
+use parquet::file::metadata::KeyValue;
+use parquet::file::writer::SerializedFileWriter;
+
+use super::chunk::{Format, Group};
+use super::columns::Table;
+use super::folder::Facts;
+use crate::ui;
+
+/// A file that is deleted on drop.
+pub struct Hidden(PathBuf);
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        // Once it is published, nothing has this name.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Hidden {
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+pub struct PartFile {
+    // The writer goes first, since an open file cannot be deleted everywhere.
+    writer: SerializedFileWriter<File>,
+    hidden: Hidden,
+}
+
+/// A whole part that is not published.
+pub struct Written {
+    pub file: Hidden,
+    pub table: Table,
+    pub job: Option<String>,
+    pub rank: Option<u32>,
+}
+
+impl PartFile {
+    pub fn create(folder: &Path, table: Table, format: &Format) -> Result<PartFile> {
+        let folder = folder.join(table.name());
+        let failed = || format!("{} cannot be written: give -o another folder", ui::name(&folder));
+        fs::create_dir_all(&folder).with_context(failed)?;
+        // Engines do not read names that begin with a dot. Other threads and processes may write here too.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!(".part-{}-{}.tmp", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let hidden = Hidden(folder.join(name));
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        // Permissions as for a trace.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(hidden.path()).with_context(failed)?;
+        let writer = SerializedFileWriter::new(file, format.schema.clone(), format.properties.clone())?;
+        Ok(PartFile { writer, hidden })
+    }
+
+    pub fn write(&mut self, group: Group) -> Result<()> {
+        let mut to = self.writer.next_row_group()?;
+        for (bytes, closed) in group.finish()? {
+            to.append_column(&bytes, closed)?;
+        }
+        to.close()?;
+        Ok(())
+    }
+
+    pub fn finish(mut self, facts: &Facts) -> Result<Hidden> {
+        for (key, value) in facts.pairs() {
+            self.writer.append_key_value_metadata(KeyValue::new(key.to_owned(), value));
+        }
+        self.writer.into_inner()?.sync_all()?;
+        Ok(self.hidden)
+    }
+}

@@ -1,0 +1,165 @@
+//! The folder of a dataset: which file a part becomes.
+//!
+//! In: whole parts with hidden names. Out: `TABLE/job=J/host=H/rank=R/part-N.parquet`, of which none ever looks whole
+//! before it is. Parts of the same trace that are there already are replaced, so that to export a trace again does not
+//! double its rows. Not here: what is in the files.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use anyhow::{Context, Result};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+
+use super::file::{Hidden, Written};
+use crate::ui;
+
+/// The version of the columns. Columns may be added under the same number.
+pub const SCHEMA: u32 = 1;
+/// The value of a partition key that is not known, as Hive, Spark and DuckDB have it.
+const UNKNOWN: &str = "__HIVE_DEFAULT_PARTITION__";
+
+/// What the metadata of each file say.
+#[derive(Default)]
+pub struct Facts {
+    pub trace: i64,
+    pub host: Option<String>,
+    pub complete: bool,
+}
+
+const TRACE_KEY: &str = "gpurec.trace";
+
+impl Facts {
+    pub fn pairs(&self) -> [(&'static str, String); 4] {
+        [
+            ("gpurec.schema", SCHEMA.to_string()),
+            ("gpurec.version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("gpurec.complete", self.complete.to_string()),
+            (TRACE_KEY, self.trace.to_string()),
+        ]
+    }
+}
+
+/// Gives the parts their names, in their order.
+pub fn publish(folder: &Path, facts: &Facts, parts: Vec<Written>) -> Result<()> {
+    // Else two copies of one trace would not see each other.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock();
+    let jobs: BTreeSet<&String> = parts.iter().filter_map(|part| part.job.as_ref()).collect();
+    let ranks: BTreeSet<u32> = parts.iter().filter_map(|part| part.rank).collect();
+    // Rows without a rank belong to the only rank of the trace.
+    let (only_job, only_rank) = (only(&jobs).map(|job| job.to_string()), only(&ranks).copied());
+    let mut places: Vec<(PathBuf, Hidden)> = Vec::new();
+    for Written { file, table, job, rank } in parts {
+        let rank = rank.or(only_rank).map(|rank| rank.to_string());
+        let path = folder
+            .join(table.name())
+            .join(key("job", job.or_else(|| only_job.clone()).as_deref()))
+            .join(key("host", facts.host.as_deref()))
+            .join(key("rank", rank.as_deref()));
+        places.push((path, file));
+    }
+    let mut changed = BTreeSet::new();
+    let mut replaced: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
+    for (place, hidden) in &places {
+        let failed = || format!("{} cannot be written: give -o another folder", ui::name(place));
+        fs::create_dir_all(place).with_context(failed)?;
+        let old = match replaced.iter().position(|(known, _)| known == place) {
+            Some(at) => at,
+            None => {
+                replaced.push((place.clone(), parts_of(place, facts.trace).with_context(failed)?));
+                replaced.len() - 1
+            }
+        };
+        let old = replaced.get_mut(old).and_then(|(_, old)| old.pop());
+        match old {
+            Some(old) => fs::rename(hidden.path(), old).with_context(failed)?,
+            None => add(place, hidden.path()).with_context(failed)?,
+        }
+        changed.extend(place.ancestors().take_while(|it| it.starts_with(folder)).map(Path::to_path_buf));
+    }
+    for old in replaced.into_iter().flat_map(|(_, old)| old) {
+        fs::remove_file(&old)?;
+    }
+    // A name is on the disk only when its folder is.
+    changed.iter().try_for_each(|folder| sync(folder)).map_err(Into::into)
+}
+
+fn only<T: Ord>(values: &BTreeSet<T>) -> Option<&T> {
+    values.first().filter(|_| values.len() == 1)
+}
+
+/// `key=value`, with the escapes of Hive.
+fn key(key: &str, value: Option<&str>) -> String {
+    let mut text = format!("{key}=");
+    let Some(value) = value else { return text + UNKNOWN };
+    for byte in value.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => text.push(char::from(byte)),
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
+/// The parts of a trace in a folder, the last first.
+fn parts_of(folder: &Path, trace: i64) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "parquet") && trace_of(&path) == Some(trace)
+        {
+            found.push(path);
+        }
+    }
+    found.sort_by(|a, b| b.cmp(a));
+    Ok(found)
+}
+
+fn trace_of(path: &Path) -> Option<i64> {
+    let reader = SerializedFileReader::new(File::open(path).ok()?).ok()?;
+    let pairs = reader.metadata().file_metadata().key_value_metadata()?;
+    pairs.iter().find(|pair| pair.key == TRACE_KEY)?.value.as_ref()?.parse().ok()
+}
+
+/// The first free number. A link fails where the name exists, also if another process made it just now.
+fn add(folder: &Path, hidden: &Path) -> io::Result<()> {
+    for number in 0_u64.. {
+        let path = folder.join(format!("part-{number}.parquet"));
+        if path.exists() {
+            continue;
+        }
+        return match fs::hard_link(hidden, &path) {
+            Ok(()) => fs::remove_file(hidden),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+            // A file system without links.
+            Err(_) => fs::rename(hidden, &path),
+        };
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// On other systems a folder cannot be opened as a file.
+#[cfg(not(unix))]
+fn sync(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partition_keys_are_escaped() {
+        assert_eq!(key("job", Some("a/b=c %é")), "job=a%2Fb%3Dc%20%25%C3%A9");
+        assert_eq!(key("rank", None), "rank=__HIVE_DEFAULT_PARTITION__");
+        assert_eq!(key("host", Some("..")), "host=..");
+    }
+}

@@ -1,0 +1,252 @@
+//! The rows of one trace by rank and table, on their way into files.
+//!
+//! In: rows, cell by cell, for the partition of a job and a rank. Out: a part for each partition and table, published
+//! together when the trace has ended. Rows stay in memory until a window is full, then encoded until a row group is:
+//! memory is bounded for any trace. Not here: what the cells mean (sink.rs), and the names of files (folder.rs).
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::batch::Batch;
+use super::chunk::{Format, Group};
+use super::columns::Table;
+use super::file::{PartFile, Written};
+use super::folder::{Facts, publish};
+
+/// Whole rows of a table before they are encoded, and bytes of their texts.
+const WINDOW: usize = 1 << 16;
+const WINDOW_BYTES: usize = 32 << 20;
+/// Rows of a row group.
+const GROUP: usize = 1 << 20;
+/// Limits on all partitions and tables together: rows that are not encoded, bytes of row groups that are not written.
+const MOST_ROWS: usize = 1 << 19;
+const MOST_BYTES: usize = 192 << 20;
+/// Limit on partitions of a trace. A node has fewer ranks; the rows of more go where those without a rank go.
+const MOST_PARTITIONS: usize = 1024;
+const LONGEST_JOB: usize = 128;
+
+/// A row of a partition's table.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub partition: usize,
+    pub row: usize,
+}
+
+#[derive(Default)]
+struct Partition {
+    job: Option<String>,
+    rank: Option<u32>,
+    parts: Vec<Option<Part>>,
+}
+
+struct Part {
+    batch: Batch,
+    group: Option<Group>,
+    file: Option<PartFile>,
+}
+
+/// A call that has begun.
+#[derive(Clone, Copy)]
+struct Call {
+    place: Place,
+    table: Table,
+}
+
+#[derive(Default)]
+pub struct Parts {
+    folder: PathBuf,
+    formats: Vec<Format>,
+    /// The first is for rows without a rank.
+    partitions: Vec<Partition>,
+    calls: Vec<Call>,
+    free: Vec<u32>,
+    /// Rows in batches.
+    rows: usize,
+    facts: Facts,
+    error: Option<anyhow::Error>,
+    /// Processes beyond `MOST_PARTITIONS`.
+    pub left_out: u64,
+}
+
+impl Parts {
+    pub fn new(folder: PathBuf) -> Result<Parts> {
+        let formats = Table::ALL.iter().map(|table| Format::new(*table)).collect::<Result<_, _>>()?;
+        Ok(Parts { folder, formats, partitions: vec![Partition::default()], ..Parts::default() })
+    }
+
+    /// The first error since the last call.
+    pub fn check(&mut self) -> Result<()> {
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    pub fn trace(&mut self, trace: i64, host: &str) {
+        self.facts = Facts { trace, host: (!host.is_empty()).then(|| host.to_owned()), ..Facts::default() };
+    }
+
+    /// The partition of a process.
+    pub fn partition(&mut self, job: Option<&str>, rank: Option<u32>) -> usize {
+        let job = job.map(|job| gpurec_trace::bounds::short(job, LONGEST_JOB));
+        if let Some(known) = self.partitions.iter().position(|it| it.job == job && it.rank == rank) {
+            return known;
+        }
+        if self.partitions.len() >= MOST_PARTITIONS {
+            self.left_out += 1;
+            return 0;
+        }
+        self.partitions.push(Partition { job, rank, parts: Vec::new() });
+        self.partitions.len() - 1
+    }
+
+    #[inline(always)]
+    pub fn batch(&mut self, partition: usize, table: Table) -> Option<&mut Batch> {
+        self.partitions
+            .get_mut(partition)?
+            .parts
+            .get_mut(table as usize)?
+            .as_mut()
+            .map(|part| &mut part.batch)
+    }
+
+    pub fn bytes_of(&mut self, partition: usize, table: Table) -> usize {
+        self.batch(partition, table).map_or(0, |batch| batch.bytes)
+    }
+
+    /// Adds a row that is whole at once.
+    #[inline(always)]
+    pub fn row(&mut self, partition: usize, table: Table) -> Place {
+        let row = self.with_room(partition, table).map_or(0, Batch::row);
+        Place { partition, row }
+    }
+
+    /// Adds the row of a call. Its number stays the same until the call ends; its place does not.
+    #[inline(always)]
+    pub fn open(&mut self, partition: usize, table: Table) -> (u32, Place) {
+        let call = self.free.pop().unwrap_or(self.calls.len() as u32);
+        let row = self.with_room(partition, table).map_or(0, |batch| batch.open(call));
+        let place = Place { partition, row };
+        match self.calls.get_mut(call as usize) {
+            Some(known) => *known = Call { place, table },
+            None => self.calls.push(Call { place, table }),
+        }
+        (call, place)
+    }
+
+    pub fn place(&self, call: u32) -> Option<Place> {
+        self.calls.get(call as usize).map(|call| call.place)
+    }
+
+    pub fn table(&self, call: u32) -> Option<Table> {
+        self.calls.get(call as usize).map(|call| call.table)
+    }
+
+    pub fn end(&mut self, call: u32) {
+        let Some(Call { place, table }) = self.calls.get(call as usize).copied() else { return };
+        if let Some(batch) = self.batch(place.partition, table) {
+            batch.end(place.row);
+        }
+        self.free.push(call);
+    }
+
+    /// The batch of a table with room for one more row.
+    #[inline(always)]
+    fn with_room(&mut self, partition: usize, table: Table) -> Option<&mut Batch> {
+        self.rows += 1;
+        let is_full = match self.batch(partition, table) {
+            Some(batch) => batch.whole_rows() >= WINDOW || batch.bytes >= WINDOW_BYTES,
+            None => true,
+        };
+        if is_full || self.rows > MOST_ROWS {
+            self.make_room(partition, table);
+        }
+        self.batch(partition, table)
+    }
+
+    #[cold]
+    fn make_room(&mut self, partition: usize, table: Table) {
+        if let Some(it) = self.partitions.get_mut(partition) {
+            it.parts.resize_with(Table::ALL.len(), || None);
+            if let Some(part) = it.parts.get_mut(table as usize) {
+                part.get_or_insert_with(|| Part { batch: Batch::new(table), group: None, file: None });
+            }
+        }
+        let done = if self.rows > MOST_ROWS { self.encode_all() } else { self.encode(partition, table) };
+        if let Err(error) = done {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    fn encode_all(&mut self) -> Result<()> {
+        for partition in 0..self.partitions.len() {
+            for table in Table::ALL {
+                self.encode(partition, *table)?;
+            }
+        }
+        // What is left are rows of open calls.
+        self.rows = 0;
+        Ok(())
+    }
+
+    /// Encodes the whole rows of a batch. Writes row groups if one is full, or all take too much memory.
+    fn encode(&mut self, partition: usize, table: Table) -> Result<()> {
+        let Parts { partitions, formats, calls, .. } = self;
+        let part = partitions.get_mut(partition).and_then(|it| it.parts.get_mut(table as usize));
+        let (Some(Some(part)), Some(format)) = (part, formats.get(table as usize)) else { return Ok(()) };
+        if part.batch.whole_rows() == 0 {
+            return Ok(());
+        }
+        let open = part.batch.split_open(table, |call, row| {
+            if let Some(call) = calls.get_mut(call as usize) {
+                call.place.row = row;
+            }
+        });
+        let mut whole = std::mem::replace(&mut part.batch, open);
+        let group = part.group.get_or_insert_with(|| Group::new(table, format));
+        group.add(&mut whole)?;
+        self.rows = self.rows.saturating_sub(whole.rows());
+        if group.rows >= GROUP {
+            return self.write_group(partition, table);
+        }
+        let groups = self.partitions.iter().flat_map(|it| it.parts.iter().flatten());
+        let bytes: usize = groups.filter_map(|part| part.group.as_ref()).map(Group::bytes).sum();
+        if bytes > MOST_BYTES {
+            for partition in 0..self.partitions.len() {
+                for table in Table::ALL {
+                    self.write_group(partition, *table)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_group(&mut self, partition: usize, table: Table) -> Result<()> {
+        let Parts { partitions, formats, folder, .. } = self;
+        let part = partitions.get_mut(partition).and_then(|it| it.parts.get_mut(table as usize));
+        let (Some(Some(part)), Some(format)) = (part, formats.get(table as usize)) else { return Ok(()) };
+        let Some(group) = part.group.take() else { return Ok(()) };
+        let file = match &mut part.file {
+            Some(file) => file,
+            None => part.file.insert(PartFile::create(folder, table, format)?),
+        };
+        file.write(group)
+    }
+
+    /// Writes what is left and publishes the parts, the table `meta` last.
+    pub fn publish(mut self, complete: bool) -> Result<()> {
+        self.check()?;
+        self.encode_all()?;
+        self.facts.complete = complete;
+        let mut written = Vec::new();
+        for table in Table::ALL {
+            for partition in 0..self.partitions.len() {
+                self.write_group(partition, *table)?;
+                let Some(it) = self.partitions.get_mut(partition) else { continue };
+                let part = it.parts.get_mut(*table as usize).and_then(Option::take);
+                let Some(file) = part.and_then(|part| part.file) else { continue };
+                let (job, rank) = (it.job.clone(), it.rank);
+                written.push(Written { file: file.finish(&self.facts)?, table: *table, job, rank });
+            }
+        }
+        publish(&self.folder, &self.facts, written)
+    }
+}
