@@ -1,0 +1,86 @@
+"""Converts a folder of traces to a dataset: python -m gpurec.ingest FOLDER DIR [--spark MASTER].
+
+In: FOLDER/**/*.jsonl and *.jsonl.zst, and the program gpurec (or gpurec-read). Out: the dataset DIR, by
+`gpurec export --format parquet`. With --spark each trace is a task of a Spark cluster, whose machines all see both
+folders and have the program. Exit status 1 if a trace could not be converted; the others are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Iterable
+
+
+
+def traces(folder: Path) -> list[str]:
+    names = [path for pattern in ("*.jsonl", "*.jsonl.zst") for path in folder.rglob(pattern)]
+    return sorted(str(path.resolve()) for path in names)
+
+
+def convert(program: str, trace: str, dataset: str) -> tuple[str, str | None]:
+    """Converts one trace. Returns it, and why that failed."""
+    command = [program, "export", "--format", "parquet", "-o", dataset, trace]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    except OSError as error:
+        return trace, f"{program} cannot be run ({error}): name it with --gpurec"
+    if done.returncode == 0:
+        return trace, None
+    return trace, done.stdout.strip() or f"exit status {done.returncode}"
+
+
+def by_spark(master: str, program: str, names: list[str], dataset: str) -> Iterable[tuple[str, str | None]]:
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.master(master).appName("gpurec.ingest").getOrCreate()
+
+    # A function of this module would need this package on the cluster's machines.
+    def task(trace: str) -> tuple[str, str | None]:
+        import subprocess
+
+        command = [program, "export", "--format", "parquet", "-o", dataset, trace]
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        except OSError as error:
+            return trace, f"{program} cannot be run ({error}): name it with --gpurec"
+        return trace, None if done.returncode == 0 else done.stdout.strip() or f"exit status {done.returncode}"
+
+    try:
+        return list(session.sparkContext.parallelize(names, len(names)).map(task).collect())
+    finally:
+        session.stop()
+
+
+def main(words: list[str] | None = None) -> int:
+    options = argparse.ArgumentParser(prog="python -m gpurec.ingest", description=__doc__)
+    options.add_argument("folder", type=Path, metavar="FOLDER")
+    options.add_argument("dataset", type=Path, metavar="DIR")
+    options.add_argument("--spark", metavar="MASTER", help="a Spark cluster, as spark://HOST:7077")
+    options.add_argument("--gpurec", default="gpurec", metavar="PATH", help="the program [gpurec]")
+    given = options.parse_args(words)
+    names = traces(given.folder)
+    if not names:
+        print(f"ingest: there is no trace in {given.folder}: name a folder of .jsonl or .jsonl.zst files", file=sys.stderr)
+        return 1
+    dataset = str(given.dataset.resolve())
+    if given.spark:
+        results = by_spark(given.spark, given.gpurec, names, dataset)
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            results = pool.map(lambda name: convert(given.gpurec, name, dataset), names)
+    failed = 0
+    for name, why in results:
+        if why is not None:
+            failed += 1
+            print(f"ingest: {name}: {why}", file=sys.stderr)
+    print(f"ingest: {len(names) - failed} of {len(names)} traces are in {given.dataset}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
