@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import pyarrow
@@ -39,7 +40,7 @@ class Made:
             path = Path(folder) / table / "job=7" / f"host=node{rank // 2}" / f"rank={rank}"
             path.mkdir(parents=True)
             rows = [{name: row.get(name) for name in columns} for row in rows]
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema), path / "part-0.parquet")
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema), path / "part-0.parquet", compression="zstd")
 
 
 def made():
@@ -145,6 +146,12 @@ class Questions(unittest.TestCase):
         (row,) = rows_of(self.job.sql("select count(*) as n, min(job) as job, max(rank) as rank from gpurec_collectives"))
         self.assertEqual(row, {"n": 11, "job": "7", "rank": 3})
 
+    def test_without_pandas_an_answer_is_an_arrow_table(self):
+        with unittest.mock.patch.dict(sys.modules, {"pandas": None}):
+            answer = self.job.failed_calls()
+        self.assertIsInstance(answer, pyarrow.Table)
+        self.assertEqual(answer.num_rows, 1)
+
     def test_plots(self):
         try:
             import matplotlib
@@ -167,7 +174,7 @@ class Datasets(unittest.TestCase):
             clocks.mkdir()
             # node1, with rank 2 and 3, is 5 µs ahead at the start and runs 1,000 ppm fast.
             row = {"host": "node1", "offset_ns": 5_000, "drift_ppm": 1_000.0, "error_ns": 9, "at_ns": START}
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), clocks / "part-0.parquet")
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), clocks / "part-0.parquet", compression="zstd")
             corrected = rows_of(gpurec.open(folder).sql("select ts from gpurec_collectives where rank = 2 order by seq"))
             times = [row["ts"] - START for row in corrected]
             self.assertEqual(times, [0, 999_001, 1_993_207])

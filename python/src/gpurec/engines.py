@@ -64,7 +64,8 @@ class DuckDB:
         keys = {} if table == "clocks" else KEYS
         if not self.has(table):
             nulls = ", ".join(f"null::{kind} as {quoted(name)}" for name, kind in {**columns, **keys}.items())
-            return self.view(f"{PREFIX}raw_{table}", f"select {nulls} where false")
+            self.view(f"{PREFIX}raw_{table}", f"select {nulls} where false")
+            return
         kinds = ", ".join(f"'{name}': '{kind}'" for name, kind in keys.items())
         hive = f", hive_partitioning = true, hive_types = {{{kinds}}}" if keys else ""
         files = self._files(table).replace("'", "''")
@@ -83,11 +84,11 @@ class DuckDB:
         self.connection.execute(f"create or replace temp table {name} as {query}")
 
     def answer(self, query: str) -> Any:
-        relation = self.connection.execute(query)
+        relation = self.connection.sql(query)
         try:
             import pandas  # noqa: F401
         except ImportError:
-            return relation.fetch_arrow_table()
+            return relation.to_arrow_table()
         return relation.df()
 
 
@@ -106,7 +107,8 @@ class Spark:
         kinds = ", ".join(f"`{name}` {SPARK_TYPES[kind]}" for name, kind in {**columns, **keys}.items())
         name = f"{PREFIX}raw_{table}"
         if not self.has(table):
-            return self.session.createDataFrame([], kinds).createOrReplaceTempView(name)
+            self.session.createDataFrame([], kinds).createOrReplaceTempView(name)
+            return
         # With a schema given, Spark reads no footers to find one, and columns that a file lacks are null.
         self.session.read.schema(kinds).parquet(f"{self.path}/{table}").createOrReplaceTempView(name)
 
