@@ -246,7 +246,7 @@ fn a_trace_is_in_the_dataset_once() {
     let one = folder.trace("one.jsonl", GPU);
     folder.exported(std::slice::from_ref(&one));
     let before = files(&folder.dataset());
-    folder.exported(&[one.clone()]);
+    folder.exported(std::slice::from_ref(&one));
     assert_eq!(files(&folder.dataset()), before);
     let two = folder.trace("two.jsonl", GPU);
     folder.exported(&[one, two]);
