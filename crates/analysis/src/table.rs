@@ -4,6 +4,8 @@
 //! Text has times in the unit of the column's head and sizes in a suitable unit. JSON and CSV have integers under the
 //! column's key, which includes the unit (`_ns`, `bytes`).
 
+mod page;
+
 use std::iter;
 
 use serde_json::{Map, Value, json};

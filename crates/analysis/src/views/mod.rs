@@ -4,6 +4,7 @@
 //! on standard output; notes about oddities of the trace on standard error (in JSON under `notes`). The memory of a
 //! view grows with the number of distinct items in the trace, never with its length.
 
+mod all;
 mod api;
 mod blocks;
 pub mod calls;
@@ -54,6 +55,7 @@ use gpurec_trace::bounds::{Entries, Sums, entry};
 use gpurec_trace::tree::{self, Call, Calls};
 use gpurec_trace::{Begin, Body, End, Line, Process, Transfer};
 
+pub use all::All;
 pub use calls::Functions;
 use calls::{Durations, Thread, Total, handle, largest, left_out, unfinished};
 pub use context::{Context, ONLY_FIGURES, UnknownFigure};
@@ -219,15 +221,25 @@ fn run(kind: &Kind, file: &Path, config: &ReportConfig) -> Result<(Report, Conte
         view.line(line, &context.stacks);
     })?;
     context.within();
+    let mut report = answer(kind, &mut *view, &mut context);
+    let rows = if config.format == Format::Text { Some(kind.rows) } else { None };
+    if let Some(rows) = config.top.or(rows) {
+        report.limit(rows);
+    }
+    Ok((report, context))
+}
+
+/// The report of a view that has all lines. What it does not answer is noted in the context.
+fn answer(kind: &Kind, view: &mut dyn View, context: &mut Context) -> Report {
     let unknown = context.unknown();
     let unknown_figures: Vec<&Breakdown> =
         kind.figures.iter().filter(|figure| unknown.contains_key(figure.figure)).collect();
     let mut report = match context.only_figures() {
-        Some(figures) => view.of_figures(&figures, &context).unwrap_or_else(|| {
+        Some(figures) => view.of_figures(&figures, context).unwrap_or_else(|| {
             context.unanswered = true;
             nothing("Not known: the trace has no events, and its figures do not have the answer. Record again without --summary-only.")
         }),
-        None => view.finish(&context),
+        None => view.finish(context),
     };
     let mut is_replaced = false;
     for (at, figure) in unknown_figures.iter().enumerate() {
@@ -252,11 +264,7 @@ fn run(kind: &Kind, file: &Path, config: &ReportConfig) -> Result<(Report, Conte
             .map(|figure| (figure.figure.to_owned(), unknown[figure.figure].clone().into()));
         report.fact("unknown", serde_json::Value::Object(reasons.collect()));
     }
-    let rows = if config.format == Format::Text { Some(kind.rows) } else { None };
-    if let Some(rows) = config.top.or(rows) {
-        report.limit(rows);
-    }
-    Ok((report, context))
+    report
 }
 
 /// Puts the unknown figure at the head of the report. Returns whether the report now begins with it.

@@ -1,10 +1,13 @@
 //! The parts of a report, and their output as text, JSON or CSV. Not here: any computation of figures.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::prose::{hanging, wrapped};
 use crate::table::Table;
 use crate::ui::clean_lines;
+
+/// Limit on rows of a table in the HTML page.
+const ON_A_PAGE: usize = 2000;
 
 pub enum Part {
     /// A heading for the following parts, with an empty line before it.
@@ -151,6 +154,19 @@ impl Report {
             }
         }
         Value::Object(document)
+    }
+
+    /// The parts in their order, for the HTML page.
+    pub fn page(self, view: &str, what: &str, notes: &[String]) -> Value {
+        let part = |part: &Part| match part {
+            Part::Title(text) => json!({ "title": clean_lines(text) }),
+            Part::Words(text) => json!({ "words": clean_lines(text) }),
+            Part::Lines(lines) => json!({ "lines": clean_lines(&lines.join("\n")) }),
+            Part::Table(table) => json!({ "table": table.page(ON_A_PAGE) }),
+            Part::Data(table) => json!({ "data": table.page(ON_A_PAGE) }),
+        };
+        let parts: Vec<Value> = self.parts.iter().map(part).collect();
+        json!({ "view": view, "what": what, "notes": notes, "facts": self.facts, "parts": parts })
     }
 
     /// One table with all its pieces: spreadsheets cannot read a file of two tables.

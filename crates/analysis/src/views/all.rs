@@ -1,0 +1,47 @@
+//! Every report of a trace, made in one reading of it. In: the lines of a trace. Out: the parts of each report, for the
+//! HTML page, which shows them all. Not here: how a page shows them.
+
+use gpurec_trace::Notes;
+use serde_json::Value;
+
+use super::*;
+
+pub struct All {
+    views: Vec<(&'static Kind, Box<dyn View>)>,
+    context: Context,
+}
+
+impl Default for All {
+    fn default() -> All {
+        let config = ReportConfig { format: Format::Json, ..ReportConfig::default() };
+        let made = VIEWS.iter().map(|kind| {
+            let mut view = (kind.make)();
+            view.configure(&config);
+            (kind, view)
+        });
+        All { views: made.collect(), context: Context::default() }
+    }
+}
+
+impl All {
+    pub fn line(&mut self, line: &Line) {
+        self.context.line(line);
+        for (_, view) in &mut self.views {
+            view.line(line, &self.context.stacks);
+        }
+    }
+
+    pub fn finish(self, notes: &Notes) -> Vec<Value> {
+        let All { views, mut context } = self;
+        context.notes = notes.clone();
+        context.within();
+        let reports = views.into_iter().map(|(kind, mut view)| {
+            context.unknown_figures.clear();
+            context.unanswered = false;
+            let mut report = answer(kind, &mut *view, &mut context);
+            report.data(context.processes());
+            report.page(kind.name, kind.what, &context.sentences(false))
+        });
+        reports.collect()
+    }
+}
