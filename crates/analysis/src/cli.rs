@@ -49,7 +49,7 @@ pub enum Command {
     /// Answer one question about a trace; without a name, list the reports
     #[command(after_help = REPORT)]
     Report(ReportArgs),
-    /// Convert a trace for other programs: Chrome and Perfetto, spreadsheets, flame graphs
+    /// Convert a trace for other programs: Chrome and Perfetto, browsers, spreadsheets, flame graphs
     #[command(after_help = EXPORT)]
     Export(ExportArgs),
     /// Compare two traces; what changed most comes first
@@ -164,7 +164,8 @@ Examples:
   gpurec export --format csv run.jsonl.zst                   one row for each call
   gpurec export --format folded run.jsonl | inferno-flamegraph > run.svg
   gpurec export --format pprof -o run.pb.gz run.jsonl        for go tool pprof
-  gpurec export --format parquet -o job rank*.jsonl.zst      a dataset for DuckDB and Spark";
+  gpurec export --format parquet -o job rank*.jsonl.zst      a dataset for DuckDB and Spark
+  gpurec export --format html -o run.html run.jsonl          a page for any browser";
 
 const DIFF: &str = "\
 Examples:

@@ -1,9 +1,9 @@
 //! `gpurec export`: converts traces for other programs.
 //!
 //! In: traces. Out: Chrome's trace event JSON, Perfetto's protocol buffers, or a table, written while the traces are
-//! read; or a profile by call stack, written at their end. Several traces, such as those of the ranks of a job, become
-//! one, aligned by wall clock. Parquet is a folder of files for each trace. Not here: sums or judgements; an export only
-//! converts what the trace says.
+//! read; or a profile by call stack or an HTML page, written at their end. Several traces, such as those of the ranks of
+//! a job, become one, aligned by wall clock. Parquet is a folder of files for each trace. Not here: sums or judgements;
+//! an export only converts what the trace says.
 
 mod annotate;
 mod callstacks;
@@ -11,6 +11,7 @@ mod chrome;
 mod csv;
 mod details;
 mod folded;
+mod html;
 mod intern;
 mod object;
 mod output;
@@ -134,6 +135,8 @@ formats! { |to, by|
     Pprof = to.stream(pprof::Pprof::default()), Binary;
     /// Tables for DuckDB, Spark and other engines, of many traces: -o is a folder
     Parquet = to.folder(parquet::write), Folder;
+    /// A page for a browser: one file with overview, timeline and reports, which needs nothing else
+    Html = to.stream(html::Html::default()), Text;
 }
 
 pub fn export(config: &ExportConfig) -> Result<u8> {
@@ -222,9 +225,11 @@ fn write(
             if let Body::Header(header) = &line.body {
                 has_events = header.options.get("summary_only") != Some(&true.into());
             }
+            walk.sink.line(line);
             walk.add(line);
             output.take(walk.sink.buffer())
         })?;
+        walk.sink.read(&notes);
         let mut said = notes.sentences();
         said.extend((!has_events).then(|| ONLY_FIGURES.to_owned()));
         let said = walk.source_ends(said);

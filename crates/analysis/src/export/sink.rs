@@ -3,7 +3,7 @@
 //! decides how to write an event, never which events there are.
 
 use crate::stacks::Stacks;
-use gpurec_trace::{Body, Line};
+use gpurec_trace::{Body, Line, Notes};
 
 /// One track of events, identified by `uuid` in Perfetto, by pid and tid in Chrome.
 #[derive(Clone, Copy)]
@@ -118,6 +118,10 @@ pub trait Sink {
     }
 
     fn source(&mut self, source: &Source);
+    /// Each line of the trace, before the events that it makes.
+    fn line(&mut self, _line: &Line) {}
+    /// The trace has been read. `notes` are the reader's.
+    fn read(&mut self, _notes: &Notes) {}
     /// Whether the format shows call stacks. If not, they are not followed.
     fn takes_stacks(&self) -> bool {
         false

@@ -1,6 +1,7 @@
 //! Reads exports back: text with serde_json and by hand, Perfetto's bytes with a decoder of the wire format. Not here:
 //! foreign readers, which tests/export/check.py covers.
 
+mod html;
 mod stacks;
 
 use std::collections::HashMap;

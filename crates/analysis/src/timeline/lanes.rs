@@ -50,7 +50,7 @@ pub const SORTS: [Sort; 6] = [
 ];
 
 /// The place of a category in `SORTS`.
-fn sort_of(category: Category) -> usize {
+pub fn sort_of(category: Category) -> usize {
     match category {
         Category::Launch => 0,
         Category::Sync => 1,

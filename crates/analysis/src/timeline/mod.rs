@@ -23,6 +23,7 @@ use crate::paper::{self, NARROWEST};
 use crate::ui;
 use draw::Style;
 use lanes::Lanes;
+pub use lanes::{SORTS, sort_of};
 
 #[derive(Clone, Debug, Default)]
 pub struct TimelineConfig {

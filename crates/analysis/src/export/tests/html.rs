@@ -1,0 +1,147 @@
+//! Reads the data of an HTML page back, and compares it with the summary, the reports and another export of the same
+//! trace. Not here: what a browser makes of it (tests/export/html).
+
+use std::io::Read;
+
+use flate2::read::GzDecoder;
+
+use super::*;
+use crate::views::tests::json_of;
+use crate::views::{NAMES, ReportConfig};
+
+/// The page without its blocks, and the data in the block of JSON.
+fn page(traces: &[&str]) -> (String, Value) {
+    let (bytes, _) = exported(ExportFormat::Html, traces);
+    let page = String::from_utf8(bytes).expect("text");
+    let data = block(&page, "data");
+    let from = page.find("<script type=\"text/plain\"").expect("a block");
+    let to = page.rfind("<script type=\"module\">").expect("the script");
+    let around = [page.get(..from), page.get(to..)].map(|part| part.expect("a part")).concat();
+    (around, serde_json::from_slice(&data).expect("JSON"))
+}
+
+fn block(page: &str, id: &str) -> Vec<u8> {
+    let begin = format!("<script type=\"text/plain\" id=\"{id}\">");
+    let text = page.split_once(&begin).expect("the block").1.split_once("</script>").expect("its end").0;
+    let digit = |c: u8| match c {
+        b'A'..=b'Z' => c - b'A',
+        b'a'..=b'z' => c - b'a' + 26,
+        b'0'..=b'9' => c - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        b'=' => 0,
+        other => panic!("{other} is not of base64"),
+    };
+    let mut bytes = Vec::new();
+    for four in text.as_bytes().chunks(4) {
+        let word = four.iter().fold(0u32, |word, c| word << 6 | u32::from(digit(*c)));
+        let padding = four.iter().filter(|c| **c == b'=').count();
+        bytes.extend_from_slice(&word.to_be_bytes()[1..4 - padding]);
+    }
+    let mut data = Vec::new();
+    GzDecoder::new(bytes.as_slice()).read_to_end(&mut data).expect("gzip");
+    data
+}
+
+/// The rows of a report on the page, as `report --json` has them, by the key of the table.
+fn tables(report: &Value) -> HashMap<String, Vec<Value>> {
+    let mut tables: HashMap<String, Vec<Value>> = HashMap::new();
+    for part in report["parts"].as_array().expect("parts") {
+        let table = if part["table"].is_object() { &part["table"] } else { &part["data"] };
+        let Some(rows) = table["rows"].as_array() else { continue };
+        let columns = table["columns"].as_array().expect("columns");
+        let all = tables.entry(table["key"].as_str().expect("a key").to_owned()).or_default();
+        for row in rows {
+            let value = |cell: &Value| match cell {
+                Value::Array(pair) => pair[0].clone(),
+                other => other.clone(),
+            };
+            let key = |column: &Value| column["key"].as_str().expect("a key").to_owned();
+            let cells = row.as_array().expect("cells").iter().map(value);
+            all.push(Value::Object(columns.iter().map(key).zip(cells).collect()));
+        }
+    }
+    tables
+}
+
+fn compare(trace: &str) {
+    let file = Temporary::new(trace);
+    let (_, data) = page(&[trace]);
+    let shown = &data["traces"][0];
+    let figures = crate::summary_of(&file.0, &Only::default()).expect("a trace");
+    assert_eq!(shown["summary"], figures.with_nulls());
+    let reports = shown["reports"].as_array().expect("reports");
+    let names: Vec<&str> = reports.iter().filter_map(|report| report["view"].as_str()).collect();
+    assert_eq!(names, NAMES);
+    for report in reports {
+        let view = report["view"].as_str().expect("a name");
+        let json = json_of(view, &file.0, &ReportConfig::default());
+        for (key, value) in report["facts"].as_object().expect("facts") {
+            assert_eq!(json[key], *value, "{view}: {key}");
+        }
+        assert_eq!(json["notes"], report["notes"], "{view}");
+        for (key, rows) in tables(report).into_iter().filter(|(key, _)| key != "process_names") {
+            let wanted = json[&key].as_array().unwrap_or_else(|| panic!("{view} has no {key}"));
+            assert_eq!(wanted.len(), rows.len(), "{view}: {key}");
+            for (wanted, row) in wanted.iter().zip(&rows) {
+                for (column, value) in row.as_object().expect("a row") {
+                    // Names and dimensions are shown as text.
+                    let is_same = *value == wanted[column] || value.is_string();
+                    assert!(is_same, "{view}: {key}: {column}: {value} {}", wanted[column]);
+                }
+            }
+        }
+    }
+    let (json, _) = exported(ExportFormat::Chrome, &[trace]);
+    let events = count(&json, "B") + count(&json, "X") + count(&json, "i") - notes(&json);
+    assert_eq!(data["kept"]["events"], events);
+}
+
+#[test]
+fn a_page_has_the_figures_of_the_summary_and_of_every_report() {
+    [KERNEL, GPU, &crate::stacks::tests::training(true)].into_iter().for_each(compare);
+}
+
+#[test]
+fn a_page_has_tracks_labels_counters_and_stacks() {
+    let (_, data) = page(&[GPU]);
+    let names: Vec<&str> = data["tracks"]
+        .as_array()
+        .expect("tracks")
+        .iter()
+        .filter_map(|track| track["name"].as_str())
+        .collect();
+    assert!(names.iter().any(|name| name.starts_with("GPU 0 stream ")), "{names:?}");
+    let rows = data["rows"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row[0].as_u64().is_some_and(|track| track < names.len() as u64)));
+    let sorts = data["sorts"].as_array().expect("sorts").len() as u64;
+    assert!(data["labels"].as_array().expect("labels").iter().all(|label| label[1].as_u64() < Some(sorts)));
+    let (_, data) = page(&[&crate::stacks::tests::training(true)]);
+    let stacks = &data["stacks"];
+    assert!(!stacks["rows"].as_array().expect("rows").is_empty());
+    let frames = stacks["frames"].as_array().expect("frames").len() as u64;
+    for stack in stacks["stacks"].as_array().expect("stacks") {
+        assert!(
+            stack["frames"].as_array().expect("frames").iter().all(|frame| frame.as_u64() < Some(frames))
+        );
+    }
+    assert!(!data["counters"].as_array().expect("counters").is_empty());
+}
+
+#[test]
+fn several_traces_are_one_page() {
+    let (_, data) = page(&[GPU, KERNEL]);
+    assert_eq!(data["traces"].as_array().expect("traces").len(), 2);
+    let alone = [GPU, KERNEL].map(|trace| page(&[trace]).1["kept"]["events"].as_u64().expect("a number"));
+    assert_eq!(data["kept"]["events"], alone[0] + alone[1]);
+}
+
+/// What is around the data does not depend on the trace, so no text of a trace can be markup.
+#[test]
+fn no_text_of_a_trace_is_in_the_document() {
+    let name = r#"</script><img src=x onerror=alert(1)>\u202e\u001b[31m@SCRIPT@"#;
+    let hostile = trace(&[&begin(1, 1, 0, name), &end(2, 2, 1, name)]);
+    let (around, data) = page(&[&hostile]);
+    assert_eq!(around, page(&[KERNEL]).0);
+    assert!(data["labels"].to_string().contains("onerror"));
+}
