@@ -8,6 +8,7 @@
 
 mod bounds;
 mod gpu;
+mod html;
 mod shown;
 
 use std::fs;
