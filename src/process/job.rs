@@ -43,8 +43,7 @@ impl Job {
         let is_number = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let number = |name: &str| text(name).filter(is_number)?.parse().ok();
         let launcher = LAUNCHERS.iter().find(|[rank, ..]| number(rank).is_some());
-        let [rank, local_rank, world_size] =
-            launcher.map_or([None; 3], |names| names.map(number));
+        let [rank, local_rank, world_size] = launcher.map_or([None; 3], |names| names.map(number));
         let is_name = |text: &&str| !text.is_empty() && *text != UNNAMED && text.len() <= LONGEST_NAME;
         let name = NAMES.iter().find_map(|name| text(name).filter(is_name)).map(str::to_owned);
         Job { rank, local_rank, world_size, name }
