@@ -164,7 +164,7 @@ Examples:
   gpurec export --format csv run.jsonl.zst                   one row for each call
   gpurec export --format folded run.jsonl | inferno-flamegraph > run.svg
   gpurec export --format pprof -o run.pb.gz run.jsonl        for go tool pprof
-  gpurec export --format parquet -o job rank*.jsonl.zst      a dataset for DuckDB and Spark
+  gpurec export --format parquet -o job rank*.jsonl          a dataset for DuckDB, Spark
   gpurec export --format html -o run.html run.jsonl          a page for any browser";
 
 const DIFF: &str = "\

@@ -12,8 +12,31 @@ use parquet::file::writer::SerializedFileWriter;
 
 use super::chunk::{Format, Group};
 use super::columns::Table;
-use super::folder::Facts;
 use crate::ui;
+
+/// The version of the columns. Columns may be added under the same number.
+pub const SCHEMA: u32 = 1;
+/// What the metadata of each file say.
+#[derive(Default)]
+pub struct Facts {
+    pub trace: i64,
+    pub host: Option<String>,
+    pub complete: bool,
+}
+
+/// The key of the trace to which a part belongs.
+pub const TRACE_KEY: &str = "gpurec.trace";
+
+impl Facts {
+    pub fn pairs(&self) -> [(&'static str, String); 4] {
+        [
+            ("gpurec.schema", SCHEMA.to_string()),
+            ("gpurec.version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("gpurec.complete", self.complete.to_string()),
+            (TRACE_KEY, self.trace.to_string()),
+        ]
+    }
+}
 
 /// A file that is deleted on drop.
 pub struct Hidden(PathBuf);

@@ -13,34 +13,11 @@ use std::sync::Mutex;
 use anyhow::{Context, Result};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
-use super::file::{Hidden, Written};
+use super::file::{Facts, Hidden, TRACE_KEY, Written};
 use crate::ui;
 
-/// The version of the columns. Columns may be added under the same number.
-pub const SCHEMA: u32 = 1;
 /// The value of a partition key that is not known, as Hive, Spark and DuckDB have it.
 const UNKNOWN: &str = "__HIVE_DEFAULT_PARTITION__";
-
-/// What the metadata of each file say.
-#[derive(Default)]
-pub struct Facts {
-    pub trace: i64,
-    pub host: Option<String>,
-    pub complete: bool,
-}
-
-const TRACE_KEY: &str = "gpurec.trace";
-
-impl Facts {
-    pub fn pairs(&self) -> [(&'static str, String); 4] {
-        [
-            ("gpurec.schema", SCHEMA.to_string()),
-            ("gpurec.version", env!("CARGO_PKG_VERSION").to_owned()),
-            ("gpurec.complete", self.complete.to_string()),
-            (TRACE_KEY, self.trace.to_string()),
-        ]
-    }
-}
 
 /// Gives the parts their names, in their order.
 pub fn publish(folder: &Path, facts: &Facts, parts: Vec<Written>) -> Result<()> {

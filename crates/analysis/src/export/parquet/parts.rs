@@ -11,8 +11,8 @@ use anyhow::Result;
 use super::batch::Batch;
 use super::chunk::{Format, Group};
 use super::columns::Table;
-use super::file::{PartFile, Written};
-use super::folder::{Facts, publish};
+use super::file::{Facts, PartFile, Written};
+use super::folder::publish;
 
 /// Whole rows of a table before they are encoded, and bytes of their texts.
 const WINDOW: usize = 1 << 16;
