@@ -178,14 +178,14 @@ Examples:
   gpurec check --assert 'errors==0' --assert 'memory.leaked==0' run.jsonl
   gpurec check --assert 'launches<=5000' --assert 'sync.time<20ms' run.jsonl
   gpurec check --assert 'cudaMalloc.calls==0 after 10s' run.jsonl
-  gpurec check --assert gate.txt run.jsonl";
+  gpurec check --assert gate.txt run.jsonl
+  gpurec check --assert 'ranks.skew.p99<5ms' job/*.jsonl.zst";
 
 const RANKS: &str = "\
 Examples:
   gpurec ranks job/                      all traces of a folder
   gpurec ranks job/node0*.jsonl.zst
-  gpurec ranks --json job/ | jq .stragglers
-  gpurec check --assert 'ranks.skew.p99<5ms' job/*.jsonl.zst";
+  gpurec ranks --json job/ | jq .stragglers";
 
 #[derive(Args)]
 pub struct SummaryArgs {
