@@ -29,7 +29,7 @@ const LAUNCHERS: [[&str; 3]; 7] = [
     ["LOCAL_RANK", "LOCAL_RANK", ""],
 ];
 
-/// torchrun's own name comes first, and PMIx's (Open MPI) last, because it is a number that nobody chose.
+/// torchrun's own name comes first, and PMIx's (Open MPI) last, because it is a number that the launcher made up.
 const NAMES: [&str; 6] =
     ["TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "RAY_JOB_ID", "PMIX_NAMESPACE"];
 /// What torchrun calls a job without a name.

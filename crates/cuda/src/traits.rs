@@ -392,7 +392,7 @@ pub enum Input {
 
 /// CUDA_ERROR_NOT_READY and cudaErrorNotReady.
 const NOT_READY: i32 = 600;
-/// ncclInProgress: the call goes on in the background. What it makes is there already.
+/// ncclInProgress: the call returned before its work is done. The handle that it wrote is valid already.
 pub const IN_PROGRESS: i32 = 7;
 
 impl FunctionTraits {
@@ -496,7 +496,7 @@ impl FunctionTraits {
         failed && !self.is(Mark::LastError) && self.returns == Returns::Status
     }
 
-    /// Whether a call that returned `code` goes on in the background.
+    /// Whether `code` says that a call returned before its work is done.
     pub fn is_in_progress(&self, code: i32) -> bool {
         code == IN_PROGRESS && self.api == Api::Other && self.returns == Returns::Status
     }

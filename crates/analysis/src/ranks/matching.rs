@@ -14,7 +14,7 @@ use super::spool::Spool;
 
 /// Operations that no rank can leave before the last has begun.
 const MEETINGS: [&str; 4] = ["AllReduce", "AllGather", "ReduceScatter", "AlltoAll"];
-/// A rank may deliver its collectives in another order than it made them, by at most so many.
+/// A rank may deliver a collective up to this many places away from the order in which it made them.
 const DISORDER: u64 = 256;
 /// Limits on the open collectives of a communicator while ranks of it are not known, on its open transfers, and on
 /// mismatches.

@@ -97,7 +97,7 @@ export function labelsWith(labels, text) {
   return found;
 }
 
-// The slices with these labels in the order of time, at most so many.
+// The slices with these labels in the order of time, `most` of them at most.
 export function matchesOf(rows, wanted, most) {
   const found = [];
   let all = 0;

@@ -7,7 +7,7 @@ const ENOUGH: usize = 512;
 /// The resolution of the first level, at least, and the ratio of two.
 const FINEST_NS: u64 = 256;
 const RATIO: u64 = 4;
-/// A page has at least so many columns: coarser levels are of no use.
+/// A page is at least this many columns wide, so it needs no level with fewer pieces.
 const COLUMNS: u64 = 512;
 
 /// An event, or several that are too short to be drawn apart.

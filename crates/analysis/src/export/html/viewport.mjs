@@ -35,7 +35,7 @@ export function levelFor(row, nsPerPixel) {
   return chosen;
 }
 
-// The moments of the axis, a round number apart, at most so many.
+// The moments of the axis, a round number apart, `most` of them at most.
 export function ticksOf(view, most) {
   const least = (view.to - view.from) / Math.max(1, most);
   const power = 10 ** Math.floor(Math.log10(Math.max(1, least)));

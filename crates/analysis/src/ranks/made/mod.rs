@@ -439,7 +439,7 @@ impl<W: Write> Job<W> {
             operation.root.and_then(|root| started.get(root as usize)).map(|(_, from_ns, _)| *from_ns);
         let transfer_ns = 25_000 + self.random.below(15_000);
         for (rank, (_, from_ns, launch)) in ranks.iter().zip(&started) {
-            // Nobody waits for those that a broadcast has not reached.
+            // In a broadcast, each rank waits only for the root.
             let met_ns = root_ns.map_or(last_ns, |root_ns| root_ns.max(*from_ns));
             let to_ns = met_ns + transfer_ns + self.random.below(2_000);
             self.ran(*rank, operation.kernel, *launch, *from_ns, to_ns);
