@@ -4,7 +4,7 @@ and exports made up here. Out: verdicts that are known.
 
 import unittest
 
-from . import account, clock, idle, inproc, kills, profiles, tap
+from . import account, clock, collectives, idle, inproc, kills, profiles, tap
 from .frame import PROGRAMS
 from .profiles import Work
 
@@ -139,6 +139,64 @@ class Clocks(unittest.TestCase):
         lines = [gpu(at, 1000, None, name="spin_kernel") for at in (1.0, 2.0, 3.5)]
         printed = {"kernel": "spin", "first": 1, "ms": [1500.0]}
         self.assertEqual(clock.between(clock.seen(lines), printed), [(1_500_000.0, 1_500_000.0)])
+
+
+def operation(number, op, comm="c", **keys):
+    line = {"type": "collective", "name": f"nccl{op}", "pid": 1, "tid": 1, "begin": number, "comm": comm, "op": op}
+    return {**line, "count": 4, "dtype": "float32", "bytes": 16, **keys}
+
+
+class Collectives(unittest.TestCase):
+    made = {
+        "group": "1",
+        "counted": [["AllReduce", 4, "float32", None], ["AlltoAll", 4, "float32", None], ["Send", 4, "float32", 1]],
+        "flight_recorder": [
+            {
+                "process_group": ["0", "default"],
+                "profiling_name": "nccl:_all_gather_base",
+                "input_sizes": [[2, 2]],
+                "output_sizes": [[4, 2]],
+                "input_dtypes": ["Float"],
+            },
+            {"process_group": ["1", ""], "profiling_name": "nccl:all_reduce"},
+        ],
+    }
+
+    def lines(self):
+        """An all-to-all is sends and receives in a group. The kernel of a group comes with the outermost end."""
+        yield {"type": "process", "name": "exec", "pid": 1, "rank": 0}
+        yield from call(0, 0, "ncclAllReduce", 2)
+        yield operation(0, "AllReduce", seq=0)
+        yield from call(10, 3, "ncclGroupStart", 4)
+        for at, (op, peer) in enumerate([("Send", 0), ("Recv", 0), ("Send", 1), ("Recv", 1)]):
+            yield from call(20 + 2 * at, 5, f"nccl{op}", 6)
+            yield operation(20 + 2 * at, op, peer=peer, pseq=0, group=1)
+        yield from call(30, 7, "ncclGroupEnd", 9)
+        yield from call(40, 10, "ncclGroupStart", 11)
+        yield from call(42, 12, "ncclGroupStart", 13)
+        yield from call(44, 14, "ncclSend", 15)
+        yield operation(44, "Send", peer=1, pseq=1, group=2)
+        yield from call(46, 16, "ncclGroupEnd", 17)
+        yield from call(48, 18, "ncclGroupEnd", 22)
+        yield from call(50, 19, "cudaLaunchKernel", 20, parent=48)
+        yield from call(60, 30, "ncclAllGather", 31)
+        yield operation(60, "AllGather", "d", seq=0)
+        yield from (gpu(1, 1, begin, name="ncclDevKernel") for begin in (0, 30, 50))
+        yield gpu(1, 1, 60, kind="copy", name="memcpy")
+
+    def test_lines_are_what_the_ranks_asked_for(self):
+        ranks = {0: collectives.recorded(self.lines())[1]}
+        made = {0: self.made, 1: self.made}
+        rows, faults = collectives.matched(ranks, made)
+        self.assertEqual(faults, ["rank 1 has no collectives"])
+        self.assertEqual([row[:5] for row in rows], [[0, "1", "c", 3, 6], [0, "0", "d", 1, 1]])
+        self.assertEqual(+ranks[0].without_kernel, {"AllGather": 1})
+
+    def test_what_is_missing_is_said(self):
+        lines = [line for line in self.lines() if line.get("seq") != 0 or line.get("comm") != "c"]
+        ranks = {0: collectives.recorded(lines)[1]}
+        _, faults = collectives.matched(ranks, {0: self.made, 1: self.made})
+        self.assertIn("rank 0, group 1", faults[0])
 
 
 class Others(unittest.TestCase):

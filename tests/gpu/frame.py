@@ -18,8 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 PARTS = {}
-ORDER = ["cost", "sites", "blocks", "accuracy", "trace"]
-ORDER += ["lane", "account", "tap", "clock", "idle", "kills", "inproc", "gpu-trace", "lane-cost"]
+ALONE = ["cost", "sites", "blocks", "accuracy", "trace"]
+ALONE += ["lane", "account", "tap", "clock", "idle", "kills", "inproc", "gpu-trace", "lane-cost"]
+SEVERAL = ["collectives", "stragglers", "stopped", "ranks-cost", "ranks-trace"]  # need several GPUs
 SUMMARY = "=== TRACE SUMMARY ==="
 LONGEST = 150  # seconds for one recording, reading excluded
 
@@ -106,9 +107,9 @@ def line_of(cells):
 
 def join(out):
     """report.md, of the sections that there are."""
-    order = [out / f"report-{name}.md" for name in ORDER]
+    order = [out / f"report-{name}.md" for name in ALONE + SEVERAL]
     sections = [path.read_text() for path in order if path.exists()]
-    missing = [path.stem.removeprefix("report-") for path in order if not path.exists()]
+    missing = [name for name in ALONE if not (out / f"report-{name}.md").exists()]
     said = "".join(sections)
     head = "# gpurec on a GPU\n\n"
     head += f"Not measured: {said.count('**NOT MEASURED**')}. Wrong: {said.count('**WRONG**')}."
