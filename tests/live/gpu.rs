@@ -517,8 +517,13 @@ fn end_at_random_instants(recordings: u32) {
             } else {
                 room.wait_until_recording(&file);
                 std::thread::sleep(instant);
-                let targets = room.processes();
-                let target = targets.iter().find(|one| one.name == "gpu").map(|one| one.pid);
+                // On a busy machine the program has not begun by then.
+                let mut target = None;
+                eventually("the program runs", || {
+                    let targets = room.processes();
+                    target = targets.iter().find(|one| one.name == "gpu").map(|one| one.pid);
+                    target.is_some() || !started.is_running()
+                });
                 match (round % 4, target) {
                     (1, Some(pid)) => {
                         let pid = nix::unistd::Pid::from_raw(pid as i32);
