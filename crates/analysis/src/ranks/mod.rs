@@ -22,6 +22,7 @@ mod stragglers;
 #[cfg(test)]
 mod tests;
 mod text;
+mod write;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -38,6 +39,8 @@ pub use report::Report;
 #[derive(Debug)]
 pub struct RanksConfig {
     pub files: Vec<PathBuf>,
+    /// The dataset that gets the clocks of the hosts.
+    pub write_clocks: Option<PathBuf>,
     pub json: bool,
     pub only: Only,
 }
@@ -50,6 +53,9 @@ pub fn ranks(config: &RanksConfig) -> Result<u8> {
         false => text::print(&report, width_of_output()),
     };
     std::io::stdout().lock().write_all(text.as_bytes())?;
+    if let Some(folder) = &config.write_clocks {
+        write::write_clocks(folder, &report.clocks)?.iter().for_each(|text| ui::say(text));
+    }
     if report.ranks.is_empty() {
         ui::say(
             "no process in these traces has a rank or calls NCCL: give the traces of a job that was started by a launcher, such as torchrun",
