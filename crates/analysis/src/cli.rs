@@ -332,7 +332,8 @@ pub struct CheckArgs {
 
 #[derive(Args)]
 pub struct RanksArgs {
-    /// The traces of one job, plain or .zst, or a folder of them: one for each rank or each node
+    /// The traces of one job, plain or .zst, or a folder of them: one for each rank or each node; or the documents (.json)
+    /// that summary --json printed of them
     #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
     /// Print JSON

@@ -1,9 +1,10 @@
-//! `gpurec ranks`: one job, many ranks. In: the traces of its ranks. Out: who comes last at collectives and why, which
+//! `gpurec ranks`: one job, many ranks. In: the traces of its ranks, or what `summary --json` said of them. Out: who comes last at collectives and why, which
 //! collectives differ, where the job stands still, and how far the clocks of the hosts are apart. Memory grows with the
 //! number of ranks and of open collectives, not with the length of the traces.
 
 mod arrival;
 mod clocks;
+mod documents;
 mod domain;
 mod fit;
 mod follow;
@@ -58,7 +59,7 @@ pub fn ranks(config: &RanksConfig) -> Result<u8> {
     }
     if report.ranks.is_empty() {
         ui::say(
-            "no process in these traces has a rank or calls NCCL: give the traces of a job that was started by a launcher, such as torchrun",
+            "no process has a rank or calls NCCL: give the traces of a job that was started by a launcher, such as torchrun",
         );
         return Ok(1);
     }
