@@ -6,4 +6,4 @@
 mod checks;
 
 pub use checks::budget as budgets;
-pub use checks::{elf, gpu, ioctl, jsonl, native, pair, python, records, seeds};
+pub use checks::{elf, gpu, ioctl, jsonl, native, pair, python, ranks, records, seeds};

@@ -13,7 +13,9 @@ use gpurec_analysis::only::Only;
 use gpurec_analysis::timeline::{TimelineConfig, timeline};
 use gpurec_analysis::views::{Format, NAMES as VIEWS, ReportConfig, report};
 use gpurec_analysis::{Figures, summary_of, text};
-use gpurec_trace::{self as trace, Body, Line, LineWriter, fast, parse};
+use gpurec_trace::{
+    self as trace, Body, Brief, CallBegin, CallEnd, GpuWork, Line, LineWriter, brief, fast, parse,
+};
 
 pub fn jsonl(data: &[u8]) {
     let (how, text) = choice(data);
@@ -35,10 +37,24 @@ fn both_ways(text: &[u8]) {
     if let Some(quick) = fast::line(text) {
         let slow = slow.as_ref().expect("one reader takes it and the other does not");
         assert_eq!((&quick, 0), (&slow.line, slow.unknown_keys));
+        in_brief(&quick, text);
     }
     let Ok(parsed) = slow else { return };
     if !matches!(parsed.line.body, Body::Unknown(_)) {
         written_back(&parsed.line);
+    }
+}
+
+/// Asserts that what is read in brief is what the line says.
+fn in_brief(line: &Line, text: &[u8]) {
+    match (brief::line(text), &line.body) {
+        (None, _) => {}
+        (Some(Brief::Begin(it)), Body::Begin(begin)) => {
+            assert_eq!((it, &begin.no_return), (CallBegin::of(line, begin), &None));
+        }
+        (Some(Brief::End(it)), Body::End(end)) => assert_eq!(it, CallEnd::of(line, end)),
+        (Some(Brief::Work(it)), Body::Gpu(gpu)) => assert_eq!(it, GpuWork::of(line, gpu)),
+        _ => panic!("read in brief as another kind: {line:?}"),
     }
 }
 

@@ -9,6 +9,7 @@ mod lines;
 mod native;
 mod pair;
 mod python;
+mod ranks;
 mod records;
 mod seeds;
 
@@ -22,7 +23,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 pub use self::{
     budget::budget, elf::elf, gpu::gpu, ioctl::ioctl, jsonl::jsonl, native::native, pair::pair,
-    python::python, records::records, seeds::seeds,
+    python::python, ranks::ranks, records::records, seeds::seeds,
 };
 
 /// A file in memory that is rewritten for each input.

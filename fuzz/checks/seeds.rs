@@ -10,6 +10,10 @@ use std::process::Command;
 
 use gpurec::wire;
 
+#[path = "../../crates/analysis/src/ranks/made/mod.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod job;
+
 pub fn seeds(folder: &Path) {
     elf(&made(folder, "elf"));
     records(&made(folder, "records"));
@@ -20,6 +24,7 @@ pub fn seeds(folder: &Path) {
     python(&made(folder, "python"));
     native(&made(folder, "native"));
     gpu(&made(folder, "gpu"));
+    ranks(&made(folder, "ranks"));
 }
 
 fn made(folder: &Path, name: &str) -> PathBuf {
@@ -375,5 +380,35 @@ fn budget(folder: &Path) {
     let names: Vec<&str> = metrics.split('`').skip(1).step_by(2).filter(|name| name.contains('.')).collect();
     for (at, name) in names.iter().enumerate().take(60) {
         fs::write(folder.join(format!("metric-{at}")), format!("{name} <= 1")).unwrap();
+    }
+}
+
+/// The first lines of the traces of small jobs.
+fn ranks(folder: &Path) {
+    const ROOM: usize = 7500;
+    for seed in 0..24_u64 {
+        let ranks = 2 + (seed % 2) as u32;
+        let plan = job::Plan {
+            seed,
+            ranks,
+            per_host: 1 + (seed / 2 % 2) as u32,
+            steps: 1,
+            launches: 0,
+            skew_ns: 50_000_000,
+            gpu: seed % 3 > 0,
+            groups: seed % 4 == 0,
+            mismatch: seed % 5 == 0,
+            hang: true,
+            ..job::Plan::default()
+        };
+        let (outputs, _) = job::Job::new(plan, |_| Ok(Vec::new())).unwrap().run().unwrap();
+        let parts: Vec<&[u8]> = outputs
+            .iter()
+            .map(|trace| {
+                let part = &trace[..trace.len().min(ROOM / ranks as usize)];
+                &part[..part.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)]
+            })
+            .collect();
+        put(folder, &format!("job-{seed}"), (seed * 11) as u8, &parts.join(&0xff));
     }
 }

@@ -100,8 +100,8 @@ impl Command {
             Command::Check(CheckArgs { assert, files, json, part }) => {
                 Task::Check(CheckConfig { only: part.only()?, files, budgets: assert, json })
             }
-            Command::Ranks(RanksArgs { files, json, part }) => {
-                Task::Ranks(RanksConfig { only: part.only()?, files, json })
+            Command::Ranks(RanksArgs { files, json, write_clocks, part }) => {
+                Task::Ranks(RanksConfig { only: part.only()?, files, json, write_clocks })
             }
         })
     }
@@ -185,6 +185,7 @@ const RANKS: &str = "\
 Examples:
   gpurec ranks job/                      all traces of a folder
   gpurec ranks job/node0*.jsonl.zst
+  gpurec ranks --write-clocks dataset job/   whose times then are on one clock
   gpurec ranks --json job/ | jq .stragglers";
 
 #[derive(Args)]
@@ -331,12 +332,16 @@ pub struct CheckArgs {
 
 #[derive(Args)]
 pub struct RanksArgs {
-    /// The traces of one job, plain or .zst, or a folder of them: one for each rank or each node
+    /// The traces of one job, plain or .zst, or a folder of them: one for each rank or each node; or the documents (.json)
+    /// that summary --json printed of them
     #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Write how far the clocks of the hosts are apart into this dataset (export --format parquet)
+    #[arg(long, value_name = "DIR")]
+    write_clocks: Option<PathBuf>,
     #[command(flatten)]
     part: Part,
 }

@@ -132,7 +132,7 @@ impl<'a> Args<'a> {
         match self {
             Args::Raw(raw) => raw.get(name).map(Value::Hex),
             Args::Named(args) => args.iter().find(|arg| arg.name == name).map(|arg| arg.value.lent()),
-            Args::Json(json) => json.pairs().find(|(key, _)| *key == name).and_then(|(_, text)| value(text)),
+            Args::Json(Json(text)) => in_text(text, name),
         }
     }
 
@@ -219,6 +219,11 @@ impl<'a> Json<'a> {
             Some((name, scan.value()?))
         })
     }
+}
+
+/// The value of a named argument in the text of all, which is plain and well-formed.
+pub(super) fn in_text<'a>(text: &'a str, name: &str) -> Option<Value<'a>> {
+    Json(text).pairs().find(|(key, _)| *key == name).and_then(|(_, text)| value(text))
 }
 
 /// Parses the text of a value, which is plain and well-formed.

@@ -6,6 +6,7 @@
 
 mod args;
 pub mod bounds;
+pub mod brief;
 mod budget;
 pub mod bytes;
 mod clock;
@@ -36,6 +37,7 @@ mod value;
 mod writer;
 
 pub use args::Args;
+pub use brief::{Brief, CallBegin, CallEnd, GpuWork};
 pub use budget::{Action, Budget, Level, Why};
 pub use clock::{Clock, Ntp};
 pub use device::{Device, DeviceProcess};

@@ -47,7 +47,7 @@ impl Nesting {
         }
     }
 
-    fn begin(&mut self, thread: (u32, u32), event_id: u64) -> Option<NestingError> {
+    pub fn begin(&mut self, thread: (u32, u32), event_id: u64) -> Option<NestingError> {
         self.switch(thread);
         self.disorder |= event_id < self.last;
         self.last = event_id;
@@ -60,7 +60,7 @@ impl Nesting {
         None
     }
 
-    fn end(&mut self, thread: (u32, u32), begin: u64) -> Option<NestingError> {
+    pub fn end(&mut self, thread: (u32, u32), begin: u64) -> Option<NestingError> {
         self.switch(thread);
         if self.open.last() == Some(&begin) {
             self.open.pop();

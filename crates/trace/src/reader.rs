@@ -7,6 +7,7 @@ use std::io::{self, BufReader, Cursor, ErrorKind, Read};
 use std::ops::Range;
 use std::path::Path;
 
+use super::brief::{self, Brief};
 use super::event::{Body, Line, SCHEMA, Unknown};
 use super::fast;
 use super::lines::{LONGEST, Lines, Next, fits};
@@ -91,37 +92,40 @@ impl<R: Read> Reader<R> {
     #[allow(clippy::should_implement_trait)] // an iterator cannot lend
     pub fn next(&mut self) -> Result<Option<Line<'_>>, ReadError> {
         let Reader { lines, seen } = self;
-        if seen.over {
-            return Ok(None);
+        match seen.text(lines)? {
+            Found::Text(range, whole) => seen.whole(lines.text(range), whole),
+            Found::Line(line) => Ok(line),
         }
-        let (range, whole) = match seen.place(lines)? {
-            Some(NextLine::Line(range, whole)) => (range, whole),
-            Some(NextLine::TooLong) => return seen.bad(format!("it is longer than {} MiB", LONGEST >> 20)),
-            None => return Ok(None),
+    }
+
+    /// As `next`, but of calls and GPU work only the facts in `Brief`, which takes half the time. What else these lines
+    /// have is not checked.
+    pub fn next_brief(&mut self) -> Result<Option<Brief<'_>>, ReadError> {
+        let Reader { lines, seen } = self;
+        let line = match seen.text(lines)? {
+            Found::Text(range, whole) => {
+                let text = lines.text(range);
+                if let Some(brief) = brief::line(text) {
+                    return Ok(seen.accept_brief(&brief).then_some(brief));
+                }
+                seen.whole(text, whole)?
+            }
+            Found::Line(line) => line,
         };
-        let text = lines.text(range);
-        if !fits(text) {
-            return seen.bad("it has more parts than any line that gpurec writes".to_owned());
-        }
-        if let Some(line) = fast::line(text) {
-            return Ok(seen.accept(&line).then_some(line));
-        }
-        match any_order(text) {
-            Ok(ParsedLine { line, unknown_keys }) => {
-                seen.notes.unknown_keys += unknown_keys;
-                Ok(seen.accept(&line).then_some(line))
-            }
-            Err(_) if !whole && (seen.number > 1 || text.starts_with(b"{\"event_id\"")) => {
-                seen.cut_short("the line ends in the middle")
-            }
-            Err(reason) => seen.bad(reason),
-        }
+        Ok(line.map(|line| Brief::Other(Box::new(line))))
     }
 }
 
 /// Lines about GPU work come when the GPU has done it, and have the time at which it started.
 fn is_late(line: &Line) -> bool {
     matches!(line.body, Body::Gpu(_))
+}
+
+enum Found {
+    /// A line, and whether it ends in a line feed.
+    Text(Range<usize>, bool),
+    /// What to return.
+    Line(Option<Line<'static>>),
 }
 
 enum NextLine {
@@ -131,6 +135,42 @@ enum NextLine {
 }
 
 impl ReaderState {
+    fn text<R: Read>(&mut self, lines: &mut Lines<R>) -> Result<Found, ReadError> {
+        if self.over {
+            return Ok(Found::Line(None));
+        }
+        let (range, whole) = match self.place(lines)? {
+            Some(NextLine::Line(range, whole)) => (range, whole),
+            Some(NextLine::TooLong) => {
+                let why = format!("it is longer than {} MiB", LONGEST >> 20);
+                return self.bad(why).map(Found::Line);
+            }
+            None => return Ok(Found::Line(None)),
+        };
+        if !fits(lines.text(range.clone())) {
+            let why = "it has more parts than any line that gpurec writes";
+            return self.bad(why.to_owned()).map(Found::Line);
+        }
+        Ok(Found::Text(range, whole))
+    }
+
+    /// The event of a text, if it belongs to this trace.
+    fn whole<'a>(&mut self, text: &'a [u8], whole: bool) -> Result<Option<Line<'a>>, ReadError> {
+        if let Some(line) = fast::line(text) {
+            return Ok(self.accept(&line).then_some(line));
+        }
+        match any_order(text) {
+            Ok(ParsedLine { line, unknown_keys }) => {
+                self.notes.unknown_keys += unknown_keys;
+                Ok(self.accept(&line).then_some(line))
+            }
+            Err(_) if !whole && (self.number > 1 || text.starts_with(b"{\"event_id\"")) => {
+                self.cut_short("the line ends in the middle")
+            }
+            Err(reason) => self.bad(reason),
+        }
+    }
+
     /// The next line that is not blank.
     fn place<R: Read>(&mut self, lines: &mut Lines<R>) -> Result<Option<NextLine>, ReadError> {
         loop {
@@ -178,11 +218,10 @@ impl ReaderState {
     /// Whether the line belongs to this trace.
     #[inline]
     fn accept(&mut self, line: &Line) -> bool {
-        if self.events > 0 && (self.ended || matches!(line.body, Body::Header(_))) {
-            self.another(matches!(line.body, Body::Header(_)));
+        if !self.goes_on(matches!(line.body, Body::Header(_))) {
             return false;
         }
-        self.order(line);
+        self.order(line.event_id, line.ts_ns, is_late(line));
         match &line.body {
             Body::Header(header) if header.schema > SCHEMA => {
                 self.notes.newer_schema = Some(header.schema);
@@ -200,16 +239,55 @@ impl ReaderState {
         true
     }
 
-    fn order(&mut self, line: &Line) {
+    /// The same for a line that was read in brief.
+    #[inline]
+    fn accept_brief(&mut self, brief: &Brief) -> bool {
+        let (event_id, ts_ns, is_late) = match brief {
+            Brief::Begin(it) => (it.event_id, it.ts_ns, false),
+            Brief::End(it) => (it.event_id, it.ts_ns, false),
+            Brief::Work(it) => (it.event_id, it.ts_ns, true),
+            Brief::Other(line) => return self.accept(line),
+        };
+        if !self.goes_on(false) {
+            return false;
+        }
+        self.order(event_id, ts_ns, is_late);
+        if self.events == 1 {
+            self.notes.header_missing = true;
+            return true;
+        }
+        let odd = match brief {
+            Brief::Begin(it) => self.nesting.begin((it.pid, it.tid), event_id),
+            Brief::End(it) => self.nesting.end((it.pid, it.tid), it.begin),
+            _ => None,
+        };
+        if let Some(odd) = odd {
+            self.notes.odd(odd, self.number);
+        }
+        true
+    }
+
+    /// Whether the trace goes on with this line.
+    #[inline]
+    fn goes_on(&mut self, is_header: bool) -> bool {
+        let goes_on = self.events == 0 || !(self.ended || is_header);
+        if !goes_on {
+            self.another(is_header);
+        }
+        goes_on
+    }
+
+    #[inline]
+    fn order(&mut self, event_id: u64, ts_ns: u64, is_late: bool) {
         if self.events == 0 {
-            self.first_id = line.event_id;
-        } else if line.event_id < self.next_id || (line.ts_ns < self.ts_ns && !is_late(line)) {
+            self.first_id = event_id;
+        } else if event_id < self.next_id || (ts_ns < self.ts_ns && !is_late) {
             self.notes.disorder(self.number);
         }
         self.events += 1;
-        self.next_id = self.next_id.max(line.event_id.saturating_add(1));
-        if !is_late(line) {
-            self.ts_ns = line.ts_ns;
+        self.next_id = self.next_id.max(event_id.saturating_add(1));
+        if !is_late {
+            self.ts_ns = ts_ns;
         }
         self.notes.missing_events = (self.next_id - self.first_id).saturating_sub(self.events);
     }

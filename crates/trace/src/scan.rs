@@ -2,6 +2,8 @@
 //! whole line at once. Text that is different, malformed, or unusual (an exponent, seventeen digits, deep nesting)
 //! yields `None`: never an error, and never a wrong result.
 
+use memchr::memmem::Finder;
+
 /// The deepest nesting of a value.
 const DEEPEST: u32 = 16;
 
@@ -36,6 +38,23 @@ impl<'a> Scan<'a> {
     /// Whether only the brace that closes the line follows.
     pub fn ends(&self) -> bool {
         self.rest == b"}"
+    }
+
+    /// Whether a brace closes what follows.
+    pub fn is_closed(&self) -> bool {
+        self.rest.last() == Some(&b'}')
+    }
+
+    /// Whether what follows contains a text.
+    pub fn has(&self, what: &Finder) -> bool {
+        what.find(self.rest).is_some()
+    }
+
+    /// Skips over everything up to a text, and over that.
+    pub fn skip_past(&mut self, what: &Finder) -> Option<()> {
+        let found = what.find(self.rest)?;
+        self.rest = self.rest.get(found + what.needle().len()..)?;
+        Some(())
     }
 
     /// The number of bytes that follow.

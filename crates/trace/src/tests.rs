@@ -1,4 +1,5 @@
 mod bad;
+mod brief;
 mod by_serde;
 mod by_serde_kernel;
 mod fast;

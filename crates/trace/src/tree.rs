@@ -51,7 +51,7 @@ impl<T> Call<T> {
         Call { is_span: true, ..Call::of_thread(thread, id, ts_ns, begin.parent, function, of) }
     }
 
-    fn of_thread(
+    pub fn of_thread(
         (pid, tid): (u32, u32),
         id: u64,
         ts_ns: u64,

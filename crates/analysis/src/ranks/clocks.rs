@@ -39,6 +39,8 @@ pub struct HostClock {
     pub error_ns: Option<f64>,
     pub origin: Origin,
     pub bounds: u64,
+    /// The most by which CLOCK_REALTIME was elsewhere when a later trace of the host began.
+    pub stepped_ns: u64,
     /// Remarks for users.
     pub said: Vec<String>,
 }
@@ -84,14 +86,16 @@ pub fn clocks(
             error_ns: None,
             origin: Origin::None,
             bounds: 0,
+            stepped_ns: domain.stepped_ns,
             said: Vec::new(),
         };
         match (ways.get(at).copied().flatten(), ntp) {
             _ if at == 0 => (clock.origin, clock.error_ns) = (Origin::Reference, Some(0.0)),
             (Some(way), ntp) => {
                 clock.origin = Origin::Collectives;
-                (clock.offset_ns, clock.drift_ppm) = (way.offset_ns, way.drift * 1e6);
-                (clock.error_ns, clock.bounds) = (Some(way.error_ns), way.bounds);
+                // Whole nanoseconds, as a dataset has them.
+                (clock.offset_ns, clock.drift_ppm) = (way.offset_ns.round(), way.drift * 1e6);
+                (clock.error_ns, clock.bounds) = (Some(way.error_ns + 0.5), way.bounds);
                 if way.uneven_ns > 1000.0 {
                     clock.said.push(format!(
                         "its clock did not run evenly: the bounds contradict a steady drift by {:.0} us, which the error includes",

@@ -14,6 +14,8 @@ pub struct Domain {
     /// How far the first reading can be off.
     pub reading_error_ns: u64,
     pub ntp: Option<Ntp>,
+    /// The most by which CLOCK_REALTIME was elsewhere at the first reading of another trace.
+    pub stepped_ns: u64,
     /// The header of an old trace has only the time of day, to a millisecond.
     pub is_coarse: bool,
 }
@@ -52,18 +54,22 @@ impl Domains {
             !domain.is_coarse && domain.host == header.host && domain.boot_id == clock.boot_id
         };
         let known = self.0.iter().position(is_same);
+        let realtime_ns = i64::try_from(clock.realtime_ns).unwrap_or(0);
+        let base_ns = realtime_ns.saturating_sub(monotonic_ns);
         let domain = known.unwrap_or_else(|| {
-            let realtime_ns = i64::try_from(clock.realtime_ns).unwrap_or(0);
             self.0.push(Domain {
                 host: header.host.clone(),
                 boot_id: clock.boot_id.clone(),
-                base_ns: realtime_ns.saturating_sub(monotonic_ns),
+                base_ns,
                 reading_error_ns: clock.error_ns,
                 ..Domain::default()
             });
             self.0.len() - 1
         });
-        let ns = self.0.get(domain).map_or(0, |domain| domain.base_ns).saturating_add(monotonic_ns);
+        let ns = self.0.get_mut(domain).map_or(0, |domain| {
+            domain.stepped_ns = domain.stepped_ns.max(base_ns.abs_diff(domain.base_ns));
+            domain.base_ns.saturating_add(monotonic_ns)
+        });
         self.reading(domain, clock);
         Shift { domain, ns }
     }

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use gpurec_cuda::FunctionTraits;
 use gpurec_trace::bounds::{LONGEST_NAME, entry, short};
 use gpurec_trace::hash::Map;
-use gpurec_trace::tree::{Call, Calls, succeeded};
+use gpurec_trace::tree::{Call, Calls};
 use gpurec_trace::{
-    Begin, Body, Clock, Collective, End, ExitStatus, Frame, Gpu, GpuKind, Instant, KernelBegin, KernelEnd,
-    Line, Notes, Process, Reader, Stack, Value,
+    Body, Brief, CallBegin, CallEnd, Clock, Collective, ExitStatus, Frame, GpuKind, GpuWork, Instant,
+    KernelBegin, KernelEnd, Line, Notes, Process, Reader, Stack, Value,
 };
 
 use super::arrival::{ALL, Arrival, Key, What, Who};
@@ -128,16 +128,15 @@ impl<'a> Follower<'a> {
             && (self.seen.ts_ns as i64) < until
             && self.seen.arrivals.len() < MOST_IN_ROUND
         {
-            match self.input.next() {
-                Ok(Some(line)) => {
-                    if let Err(error) = sieved(&mut self.sieve, &mut self.seen, &line) {
-                        self.error = Some(format!("{error:#}"));
-                        self.seen.finish();
-                    }
-                }
-                Ok(None) => self.seen.finish(),
+            let read = match &mut self.sieve {
+                Some(sieve) => sieved(&mut self.input, sieve, &mut self.seen),
+                None => in_brief(&mut self.input, &mut self.seen),
+            };
+            match read {
+                Ok(true) => {}
+                Ok(false) => self.seen.finish(),
                 Err(error) => {
-                    self.error = Some(error.to_string());
+                    self.error = Some(format!("{error:#}"));
                     self.seen.finish();
                 }
             }
@@ -145,11 +144,22 @@ impl<'a> Follower<'a> {
     }
 }
 
-fn sieved(sieve: &mut Option<Sieve>, seen: &mut Seen, line: &Line) -> anyhow::Result<()> {
-    let Some(sieve) = sieve else {
-        seen.line(line);
-        return Ok(());
-    };
+/// Reads a line. False: there are no more.
+fn in_brief(input: &mut Input, seen: &mut Seen) -> anyhow::Result<bool> {
+    let Some(line) = input.next_brief()? else { return Ok(false) };
+    match &line {
+        Brief::Begin(begin) => seen.begin(begin),
+        Brief::End(end) => seen.end(end),
+        Brief::Work(work) => seen.work(work),
+        Brief::Other(line) => seen.line(line),
+    }
+    Ok(true)
+}
+
+/// The same for a part of the trace.
+fn sieved(input: &mut Input, sieve: &mut Sieve, seen: &mut Seen) -> anyhow::Result<bool> {
+    let Some(line) = input.next()? else { return Ok(false) };
+    let line = &line;
     match sieve.line(line)? {
         Selection::Yes => seen.line(line),
         Selection::As(line) => seen.line(&line),
@@ -159,7 +169,7 @@ fn sieved(sieve: &mut Option<Sieve>, seen: &mut Seen, line: &Line) -> anyhow::Re
         }
         Selection::No => {}
     }
-    Ok(())
+    Ok(true)
 }
 
 impl Seen {
@@ -177,13 +187,15 @@ impl Seen {
             self.ts_ns = line.ts_ns;
         }
         match &line.body {
-            Body::Begin(begin) => self.begin(line, begin),
-            Body::End(end) => self.end(line.ts_ns, end),
+            // A call whose end is not watched encloses nothing.
+            Body::Begin(begin) if begin.no_return.is_some() => {}
+            Body::Begin(begin) => self.begin(&CallBegin::of(line, begin)),
+            Body::End(end) => self.end(&CallEnd::of(line, end)),
             Body::KernelBegin(begin) => self.kernel_begin(line, begin),
             Body::KernelEnd(end) => self.kernel_end(end),
             Body::Instant(instant) => self.instant(instant),
             Body::Collective(collective) => self.collective(line.ts_ns, collective),
-            Body::Gpu(gpu) => self.gpu(line.ts_ns, gpu),
+            Body::Gpu(gpu) => self.work(&GpuWork::of(line, gpu)),
             Body::Stack(stack) => self.stack(stack),
             Body::Process(process) => self.process(line.ts_ns, process),
             Body::Clock(clock) => self.clocks.push((**clock).clone()),
@@ -199,36 +211,33 @@ impl Seen {
         }
     }
 
-    fn begin(&mut self, line: &Line, begin: &Begin) {
-        if begin.no_return.is_some() {
-            return;
-        }
-        let name = self.names.number(&begin.name);
-        let mut open = Open { stack: begin.stack, waits_for: None };
+    fn begin(&mut self, begin: &CallBegin) {
+        self.ts_ns = begin.ts_ns;
+        let name = self.names.number(begin.name);
         let waits = self.waits.get(name as usize).copied().flatten();
-        let waits = waits.unwrap_or_else(|| self.learn(name, &begin.name));
-        if waits {
-            open.waits_for = stream_of(begin);
-        }
-        let thread = known_or_new(&mut self.threads, begin.tid);
-        if let Some(thread) = thread {
+        let waits = waits.unwrap_or_else(|| self.learn(name, begin.name));
+        let waits_for = if waits { stream_of(begin) } else { None };
+        let open = Open { stack: begin.stack, waits_for };
+        if let Some(thread) = known_or_new(&mut self.threads, begin.tid) {
             if begin.parent.is_none() {
-                thread.enters(line.ts_ns);
+                thread.enters(begin.ts_ns);
             }
             if thread.in_nccl.is_none() && begin.name.starts_with("nccl") {
-                thread.enters_nccl(line.event_id, line.ts_ns);
+                thread.enters_nccl(begin.event_id, begin.ts_ns);
             }
             if begin.name == "ncclGroupEnd"
                 && let Some(group) = thread.group.take()
                 && let Some(process) = self.processes.get_mut(&begin.pid)
             {
-                process.ends_group(begin.tid, group, line.event_id);
+                process.ends_group(begin.tid, group, begin.event_id);
             }
             if let Some(nccl) = thread.in_nccl.filter(|_| self.has_gpu) {
-                self.in_nccl.push(line.event_id, nccl);
+                self.in_nccl.push(begin.event_id, nccl);
             }
         }
-        self.calls.begin(Call::new(line.event_id, line.ts_ns, begin, name as usize, open), 0);
+        let thread = (begin.pid, begin.tid);
+        let call = Call::of_thread(thread, begin.event_id, begin.ts_ns, begin.parent, name as usize, open);
+        self.calls.begin(call, 0);
     }
 
     /// Whether calls of the function wait for the GPU.
@@ -243,10 +252,11 @@ impl Seen {
         waits
     }
 
-    fn end(&mut self, ts_ns: u64, end: &End) {
+    fn end(&mut self, end: &CallEnd) {
+        self.ts_ns = end.ts_ns;
         let ns = end.duration_ns.unwrap_or(0);
         let call = self.calls.end(end.begin, end.duration_ns);
-        let name = call.as_ref().map_or_else(|| self.names.number(&end.name), |call| call.function as u32);
+        let name = call.as_ref().map_or_else(|| self.names.number(end.name), |call| call.function as u32);
         if let Some(process) = known_or_new(&mut self.processes, end.pid) {
             process.called(name, ns);
         }
@@ -255,13 +265,13 @@ impl Seen {
                 thread.in_nccl = None;
             }
             if let Some(call) = call.as_ref().filter(|call| call.parent.is_none()) {
-                thread.leaves(ts_ns, name, ns, call.of.stack);
+                thread.leaves(end.ts_ns, name, ns, call.of.stack);
             }
         }
         if let Some((stream, call)) = call.and_then(|call| Some((call.of.waits_for?, call)))
-            && succeeded(end)
+            && end.succeeded
         {
-            self.waited(end.pid, call.id, stream, ts_ns);
+            self.waited(end.pid, call.id, stream, end.ts_ns);
         }
     }
 
@@ -364,15 +374,15 @@ impl Seen {
         }
     }
 
-    fn gpu(&mut self, ts_ns: u64, gpu: &Gpu) {
+    fn work(&mut self, work: &GpuWork) {
         self.has_gpu = true;
-        let Some(process) = entry(&mut self.processes, gpu.pid, MOST) else { return };
-        if gpu.kind == GpuKind::Kernel {
-            process.ran(self.names.number(&gpu.name), gpu.duration_ns);
+        let Some(process) = known_or_new(&mut self.processes, work.pid) else { return };
+        if work.kind == GpuKind::Kernel {
+            process.ran(self.names.number(work.name), work.duration_ns);
         }
-        let Some(nccl) = gpu.begin.and_then(|begin| self.in_nccl.get(begin)) else { return };
-        let started_ns = self.shift.time(ts_ns);
-        let ended_ns = started_ns.saturating_add(gpu.duration_ns as i64);
+        let Some(nccl) = work.begin.and_then(|begin| self.in_nccl.get(begin)) else { return };
+        let started_ns = self.shift.time(work.ts_ns);
+        let ended_ns = started_ns.saturating_add(work.duration_ns as i64);
         let (started_ns, ended_ns) = (Some(started_ns), Some(ended_ns));
         // NCCL puts the collectives of a group into one kernel.
         let joined = process.take(*nccl).into_iter();
@@ -464,11 +474,11 @@ fn known_or_new<T: Default>(table: &mut Map<u32, T>, id: u32) -> Option<&mut T> 
 }
 
 /// The stream that a call waits for; `DEVICE` if it waits for all. None: the call does not say.
-fn stream_of(begin: &Begin) -> Option<u64> {
-    match begin.name.as_ref() {
+fn stream_of(begin: &CallBegin) -> Option<u64> {
+    match begin.name {
         "cudaDeviceSynchronize" | "cuCtxSynchronize" | "cuCtxSynchronize_v2" => Some(DEVICE),
         name if name.starts_with("cudaStreamSynchronize") || name.starts_with("cuStreamSynchronize") => {
-            match begin.args.get("stream").or_else(|| begin.args.get("hStream"))? {
+            match begin.arg("stream").or_else(|| begin.arg("hStream"))? {
                 Value::Hex(stream) => Some(stream),
                 _ => None,
             }

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use super::arrival::Who;
 use super::clocks::{HostClock, clocks};
+use super::documents::{self, is_document};
 use super::domain::Domains;
 use super::follow::Follower;
 use super::hangs::{Describe, Standing, hangs};
@@ -30,7 +31,7 @@ const LONGEST_ROUND_NS: i64 = 3_600_000_000_000;
 const MANY: usize = 32_768;
 const FEW: usize = 8_192;
 
-/// The traces of a folder, in the order of their names; a file stands for itself.
+/// The traces of a folder, or else the documents in it, in the order of their names; a file stands for itself.
 pub fn files_of(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in given {
@@ -39,13 +40,16 @@ pub fn files_of(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
             continue;
         }
         let named = || ui::name(path);
-        let is_trace = |path: &PathBuf| {
+        let is_trace = |path: &Path| {
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             name.ends_with(".jsonl") || name.ends_with(".jsonl.zst")
         };
-        let entries =
-            std::fs::read_dir(path).with_context(named)?.filter_map(|entry| Some(entry.ok()?.path()));
-        let mut found: Vec<PathBuf> = entries.filter(is_trace).collect();
+        let entries = std::fs::read_dir(path).with_context(named)?;
+        let all: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        let mut found: Vec<PathBuf> = all.iter().filter(|path| is_trace(path)).cloned().collect();
+        if found.is_empty() {
+            found = all.into_iter().filter(|path| is_document(path)).collect();
+        }
         if found.is_empty() {
             bail!(
                 "{}: the folder has no trace (.jsonl or .jsonl.zst); name the folder that has those of the ranks",
@@ -60,6 +64,9 @@ pub fn files_of(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
 
 /// Reads the traces. An error: none can be read.
 pub fn gather(files: &[PathBuf], only: &Only) -> Result<Report> {
+    if files.iter().any(|file| is_document(file)) {
+        return documents::gather(files, only);
+    }
     let names = Names::default();
     let mut report = Report::default();
     let mut domains = Domains::default();

@@ -13,31 +13,33 @@ pub enum JobUnit {
 pub struct JobFigure {
     pub name: &'static str,
     pub unit: JobUnit,
+    /// The part of the document that it is of.
+    part: &'static str,
     of: fn(&Report) -> Option<u64>,
 }
 
-const fn count(name: &'static str, of: fn(&Report) -> Option<u64>) -> JobFigure {
-    JobFigure { name, unit: JobUnit::Count, of }
+const fn count(name: &'static str, part: &'static str, of: fn(&Report) -> Option<u64>) -> JobFigure {
+    JobFigure { name, unit: JobUnit::Count, part, of }
 }
 
-const fn time(name: &'static str, of: fn(&Report) -> Option<u64>) -> JobFigure {
-    JobFigure { name, unit: JobUnit::Time, of }
+const fn time(name: &'static str, part: &'static str, of: fn(&Report) -> Option<u64>) -> JobFigure {
+    JobFigure { name, unit: JobUnit::Time, part, of }
 }
 
 /// Percentiles of `skew` are not in the list.
 pub static JOB_FIGURES: [JobFigure; 12] = [
-    count("count", |job| Some(job.ranks.len() as u64)),
-    count("missing", |job| Some(job.missing.len() as u64)),
-    count("incomplete", |job| Some(job.ranks.iter().filter(|rank| !rank.complete).count() as u64)),
-    count("mismatches", |job| Some(job.mismatches.len() as u64 + job.more_mismatches)),
-    count("hangs", |job| Some(job.hangs.len() as u64)),
-    count("collectives", |job| Some(job.collectives.iter().map(|it| it.count).sum())),
-    count("slow_kernels", |job| Some(job.slow_kernels.len() as u64)),
-    time("wait", |job| Some(job.collectives.iter().map(|it| it.wait_ns).sum())),
-    time("cost", |job| job.stragglers.iter().map(|it| it.cost_ns).max().or(Some(0))),
-    time("skew.avg", |job| job.skew.total_ns.checked_div(job.skew.count)),
-    time("skew.max", |job| (job.skew.count > 0).then_some(job.skew.max_ns)),
-    time("clock.error", |job| {
+    count("count", "ranks", |job| Some(job.ranks.len() as u64)),
+    count("missing", "missing", |job| Some(job.missing.len() as u64)),
+    count("incomplete", "ranks", |job| Some(job.ranks.iter().filter(|rank| !rank.complete).count() as u64)),
+    count("mismatches", "mismatches", |job| Some(job.mismatches.len() as u64 + job.more_mismatches)),
+    count("hangs", "hangs", |job| Some(job.hangs.len() as u64)),
+    count("collectives", "collectives", |job| Some(job.collectives.iter().map(|it| it.count).sum())),
+    count("slow_kernels", "slow_kernels", |job| Some(job.slow_kernels.len() as u64)),
+    time("wait", "collectives", |job| Some(job.collectives.iter().map(|it| it.wait_ns).sum())),
+    time("cost", "stragglers", |job| job.stragglers.iter().map(|it| it.cost_ns).max().or(Some(0))),
+    time("skew.avg", "skew", |job| job.skew.total_ns.checked_div(job.skew.count)),
+    time("skew.max", "skew", |job| (job.skew.count > 0).then_some(job.skew.max_ns)),
+    time("clock.error", "clocks", |job| {
         let errors: Option<Vec<f64>> = job.clocks.iter().map(|clock| clock.error_ns).collect();
         Some(errors?.into_iter().fold(0.0, f64::max).ceil() as u64)
     }),
@@ -45,7 +47,7 @@ pub static JOB_FIGURES: [JobFigure; 12] = [
 
 impl JobFigure {
     pub fn value(&self, job: &Report) -> Option<u64> {
-        (self.of)(job)
+        if job.unknown.contains_key(self.part) { None } else { (self.of)(job) }
     }
 }
 

@@ -1,9 +1,10 @@
-//! `gpurec ranks`: one job, many ranks. In: the traces of its ranks. Out: who comes last at collectives and why, which
+//! `gpurec ranks`: one job, many ranks. In: the traces of its ranks, or what `summary --json` said of them. Out: who comes last at collectives and why, which
 //! collectives differ, where the job stands still, and how far the clocks of the hosts are apart. Memory grows with the
 //! number of ranks and of open collectives, not with the length of the traces.
 
 mod arrival;
 mod clocks;
+mod documents;
 mod domain;
 mod fit;
 mod follow;
@@ -22,6 +23,7 @@ mod stragglers;
 #[cfg(test)]
 mod tests;
 mod text;
+mod write;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -38,6 +40,8 @@ pub use report::Report;
 #[derive(Debug)]
 pub struct RanksConfig {
     pub files: Vec<PathBuf>,
+    /// The dataset that gets the clocks of the hosts.
+    pub write_clocks: Option<PathBuf>,
     pub json: bool,
     pub only: Only,
 }
@@ -50,9 +54,12 @@ pub fn ranks(config: &RanksConfig) -> Result<u8> {
         false => text::print(&report, width_of_output()),
     };
     std::io::stdout().lock().write_all(text.as_bytes())?;
+    if let Some(folder) = &config.write_clocks {
+        write::write_clocks(folder, &report.clocks)?.iter().for_each(|text| ui::say(text));
+    }
     if report.ranks.is_empty() {
         ui::say(
-            "no process in these traces has a rank or calls NCCL: give the traces of a job that was started by a launcher, such as torchrun",
+            "no process has a rank or calls NCCL: give the traces of a job that was started by a launcher, such as torchrun",
         );
         return Ok(1);
     }

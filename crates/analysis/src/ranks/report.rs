@@ -1,6 +1,8 @@
 //! What `gpurec ranks` found, and its JSON. In: the parts of the analysis. Out: one document. Not here: text for a
 //! terminal (text.rs).
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::clocks::HostClock;
@@ -49,6 +51,8 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Some ranks of these collectives did not reach them, or have no trace.
     pub partial: u64,
+    /// Each part of the document that is not known, with the reason.
+    pub unknown: BTreeMap<&'static str, String>,
 }
 
 impl Report {
@@ -90,7 +94,7 @@ impl Report {
                 it.values.iter().map(|(rank, text)| (key(rank), value(text))).collect();
             json!({ "comm": it.comm, "seq": it.seq, "field": it.field, "values": values, "peers": it.peers })
         };
-        json!({
+        let mut document = json!({
             "job": self.job,
             "ranks": self.ranks.iter().map(rank).collect::<Vec<_>>(),
             "missing": self.missing,
@@ -111,6 +115,13 @@ impl Report {
             },
             "partial": self.partial,
             "notes": self.notes,
-        })
+        });
+        for figure in self.unknown.keys() {
+            document[*figure] = Value::Null;
+        }
+        if !self.unknown.is_empty() {
+            document["unknown"] = json!(self.unknown);
+        }
+        document
     }
 }

@@ -137,7 +137,12 @@ impl<'a> Stragglers<'a> {
         let first_ns = times.iter().copied().min().unwrap_or(last_ns);
         let wait_ns: u64 = times.iter().map(|ns| (last_ns - ns) as u64).sum();
         let transfers = rows.iter().filter_map(|row| {
-            let ended_ns = self.corrected(row.who, row.ended_ns?);
+            let ended_ns = row.ended_ns?;
+            // What ran on the GPU took as long by any clock.
+            let ended_ns = match row.started_ns {
+                Some(started_ns) => self.corrected(row.who, started_ns) + (ended_ns - started_ns),
+                None => self.corrected(row.who, ended_ns),
+            };
             Some((ended_ns - last_ns).max(0) as u64)
         });
         let transfers: Vec<u64> = transfers.collect();

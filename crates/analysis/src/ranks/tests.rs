@@ -310,3 +310,37 @@ fn nothing_to_read_is_an_error() {
         0
     );
 }
+
+/// Documents of `summary --json` tell what a rank does and the others do not, and no collective.
+#[test]
+fn a_job_of_documents() {
+    let (folder, _) = Folder::of(Plan { straggler: Some(5), slow_gpu: Some(6), ..Plan::default() });
+    let documents = Folder::new();
+    for (at, trace) in files_of(std::slice::from_ref(&folder.0)).unwrap().iter().enumerate() {
+        let figures = crate::summary_of(trace, &Only::default()).unwrap();
+        fs::write(documents.file(&format!("{at}.json")), figures.with_nulls().to_string()).unwrap();
+    }
+    fs::write(documents.file("other.json"), "{}").unwrap();
+    let (whole, report) = (folder.report(), documents.report());
+    assert!(
+        report.ranks.len() == 8 && report.ranks.iter().all(|it| it.complete) && report.missing.is_empty()
+    );
+    assert!(report.notes.iter().any(|note| note.contains("other.json")), "{:?}", report.notes);
+    assert_eq!(report.slow_kernels, whole.slow_kernels);
+    assert_eq!(report.differences, whole.differences);
+    assert!(!report.differences.is_empty());
+    let json = report.json();
+    for figure in ["stragglers", "hangs", "mismatches", "clocks", "skew", "collectives"] {
+        assert!(json[figure].is_null() && json["unknown"][figure].is_string(), "{figure}");
+    }
+    let of = |name: &str| super::JOB_FIGURES.iter().find(|it| it.name == name).unwrap().value(&report);
+    assert_eq!(
+        (of("count"), of("incomplete"), of("hangs"), of("clock.error")),
+        (Some(8), Some(0), None, None)
+    );
+    assert!(text::print(&report, 100).contains("not known: clocks, collectives, hangs"));
+    fs::remove_file(documents.file("3.json")).unwrap();
+    assert_eq!(documents.report().missing, [3]);
+    let mixed = [documents.file("0.json"), folder.file("node00-0.jsonl")];
+    assert!(gather(&mixed, &Only::default()).is_err_and(|error| error.is::<crate::Usage>()));
+}

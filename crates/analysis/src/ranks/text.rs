@@ -1,6 +1,8 @@
 //! The report of `gpurec ranks` for a terminal. In: the report. Out: text: what is wrong first. Not here: any figure that
 //! JSON does not have.
 
+use std::collections::BTreeMap;
+
 use super::clocks::HostClock;
 use super::hangs::{Hang, InFlight};
 use super::report::{MismatchFound, RankState, Report};
@@ -27,7 +29,11 @@ pub fn print(report: &Report, width: usize) -> String {
 fn headline(report: &Report) -> String {
     let hosts: std::collections::BTreeSet<&str> = report.ranks.iter().map(|it| it.host.as_str()).collect();
     let job = report.job.as_ref().map(|job| format!(" {}", clean(job))).unwrap_or_default();
-    let (ranks, hosts) = (plural(report.ranks.len() as u64, "rank"), plural(hosts.len() as u64, "host"));
+    let ranks = plural(report.ranks.len() as u64, "rank");
+    if report.unknown.contains_key("collectives") {
+        return format!("Job{job}: {ranks}, from documents of summary --json");
+    }
+    let hosts = plural(hosts.len() as u64, "host");
     let collectives = plural(report.collectives.iter().map(|it| it.count).sum(), "collective");
     format!("Job{job}: {ranks} on {hosts}, {collectives} matched")
 }
@@ -355,6 +361,11 @@ fn clocks(page: &mut Page, report: &Report) {
 
 fn notes(page: &mut Page, report: &Report) {
     let mut notes = report.notes.clone();
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (figure, why) in &report.unknown {
+        reasons.entry(why).or_default().push(figure);
+    }
+    notes.extend(reasons.iter().map(|(why, figures)| format!("not known: {} ({why})", figures.join(", "))));
     if report.partial > 0 {
         notes.push(format!(
             "{} did not end on all ranks, or have ranks without a trace: they are in no sum",

@@ -17,7 +17,7 @@ fn agree(text: &[u8]) -> bool {
 }
 
 /// A line whose texts need no escape, as nearly all lines.
-fn ours(random: &mut Random) -> Vec<u8> {
+pub fn ours(random: &mut Random) -> Vec<u8> {
     let mut text = written(&[random.line()]);
     text.pop();
     let plain: Vec<u8> = String::from_utf8_lossy(&text).replace('\\', "/").into_bytes();

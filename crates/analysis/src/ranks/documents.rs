@@ -1,0 +1,160 @@
+//! A job from what `gpurec summary --json` said of its traces, where the traces themselves are elsewhere. In: documents,
+//! of one trace each. Out: the part of the report that follows from them: completeness, and what one rank does and the
+//! others do not. All else is not known, and the report says why.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::odd::{ByRank, differences, slow_kernels};
+use super::process::Sum;
+use super::report::{RankState, Report};
+use crate::figures::{Figures, OTHER_FUNCTIONS};
+use crate::only::Only;
+use crate::{Usage, ui};
+
+/// Documents have some kilobytes.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// What documents do not tell.
+const UNKNOWN: [&str; 6] = ["clocks", "stragglers", "collectives", "mismatches", "hangs", "skew"];
+const WHY: &str = "documents of summary --json have no single collectives: give the traces";
+
+/// A document may have any name; the one that a user gives it ends in this.
+pub fn is_document(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
+pub fn gather(files: &[PathBuf], only: &Only) -> Result<Report> {
+    if !files.iter().all(|file| is_document(file)) {
+        bail!(Usage(
+            "some of the files are traces and some documents of summary --json: give one kind".to_owned()
+        ));
+    }
+    if !only.is_all() {
+        bail!(Usage(
+            "a document has figures of whole traces: give --rank and the like to gpurec summary".to_owned()
+        ));
+    }
+    let mut job = Job::default();
+    for file in files {
+        if let Err(error) = job.file(file) {
+            job.report.notes.push(format!("{}: {error:#}; it is left out", ui::name(file)));
+        }
+    }
+    if job.documents == 0 {
+        bail!("{}", job.report.notes.first().cloned().unwrap_or_default());
+    }
+    Ok(job.finish())
+}
+
+#[derive(Default)]
+struct Job {
+    report: Report,
+    documents: u64,
+    /// Of documents of one rank.
+    calls: ByRank,
+    kernels: ByRank,
+    /// The functions of documents that list not all.
+    listed: Vec<BTreeSet<String>>,
+}
+
+impl Job {
+    fn file(&mut self, file: &Path) -> Result<()> {
+        let input = BufReader::new(File::open(file)?.take(MOST_BYTES));
+        let mut found = 0;
+        for document in serde_json::Deserializer::from_reader(input).into_iter::<Value>() {
+            let document = document.context("it is not JSON")?;
+            // Any object can be read as figures.
+            if document.get("cuda_calls").is_none() || document.get("functions").is_none() {
+                bail!("it is no document of gpurec summary --json");
+            }
+            let figures =
+                Figures::from_json(&document).context("it is no document of gpurec summary --json")?;
+            self.document(file, &figures);
+            found += 1;
+        }
+        self.documents += found;
+        if found > 0 { Ok(()) } else { bail!("it is empty") }
+    }
+
+    fn document(&mut self, file: &Path, figures: &Figures) {
+        let mut ranks: BTreeMap<u32, u32> = BTreeMap::new();
+        for process in &figures.processes {
+            if let Some(rank) = process.rank {
+                let pid = ranks.entry(rank).or_insert(process.pid);
+                *pid = (*pid).min(process.pid);
+            }
+        }
+        if ranks.is_empty() {
+            self.report.notes.push(format!("{}: no process has a rank; it is left out", ui::name(file)));
+        }
+        let known = |rank: &u32| self.report.ranks.iter().any(|it| it.rank == Some(*rank));
+        let twice: Vec<u32> = ranks.keys().copied().filter(known).collect();
+        for rank in twice {
+            ranks.remove(&rank);
+            let name = ui::name(file);
+            self.report.notes.push(format!("rank {rank} is there twice: that in {name} is left out"));
+        }
+        for (rank, pid) in &ranks {
+            self.report.ranks.push(RankState {
+                rank: Some(*rank),
+                host: String::new(),
+                file: file.display().to_string(),
+                pid: *pid,
+                complete: figures.complete,
+                reasons: figures.incomplete_because.iter().chain(&figures.notes).take(5).cloned().collect(),
+                xids: Vec::new(),
+            });
+        }
+        match ranks.first_key_value() {
+            Some((rank, _)) if ranks.len() == 1 => self.sums(*rank, figures),
+            Some(_) => self.report.notes.push(format!(
+                "{}: its calls and kernels are those of {} ranks together, so they are compared with none",
+                ui::name(file),
+                ranks.len()
+            )),
+            None => {}
+        }
+    }
+
+    fn sums(&mut self, rank: u32, figures: &Figures) {
+        let calls = self.calls.entry(Some(rank)).or_default();
+        for it in &figures.functions {
+            calls.insert(it.name.clone(), Sum { count: it.calls, ns: it.total_ns });
+        }
+        if calls.remove(OTHER_FUNCTIONS).is_some() {
+            self.listed.push(calls.keys().cloned().collect());
+        }
+        if let Some(gpu) = &figures.gpu {
+            let kernels = self.kernels.entry(Some(rank)).or_default();
+            for it in &gpu.kernels {
+                kernels.insert(it.name.clone(), Sum { count: it.instances, ns: it.total_ns });
+            }
+        }
+    }
+
+    fn finish(mut self) -> Report {
+        // Whether a document that does not list all has calls of a function is not known.
+        for sums in self.calls.values_mut() {
+            sums.retain(|name, _| self.listed.iter().all(|listed| listed.contains(name)));
+        }
+        let mut report = self.report;
+        report.ranks.sort_by(|a, b| (a.rank, &a.file).cmp(&(b.rank, &b.file)));
+        let there: BTreeSet<u32> = report.ranks.iter().filter_map(|it| it.rank).collect();
+        report.missing =
+            (0..there.last().copied().unwrap_or(0)).filter(|rank| !there.contains(rank)).collect();
+        report.differences = differences(&self.calls);
+        report.slow_kernels = slow_kernels(&self.kernels);
+        report.unknown = UNKNOWN.iter().map(|figure| (*figure, WHY.to_owned())).collect();
+        if self.kernels.is_empty() {
+            let why = "no document has work on the GPU: record with --gpu";
+            report.unknown.insert("slow_kernels", why.to_owned());
+        }
+        report
+    }
+}
