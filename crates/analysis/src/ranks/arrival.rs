@@ -56,15 +56,20 @@ pub struct Before {
     pub site: u32,
 }
 
+/// In place of the rank in a communicator, where that is not known: the rank of the process in the job.
+pub const IN_JOB: u32 = 1 << 31;
+
 /// A rank's part. Times are those of the host's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     pub who: Who,
     pub key: Key,
-    /// The rank in the communicator, and its size.
+    /// The rank in the communicator, or with `IN_JOB` in the job; and the communicator's size.
     pub rank: u32,
     pub nranks: Option<u32>,
     pub what: What,
+    /// The call site of the call; 0 if not known.
+    pub site: u32,
     pub enqueued_ns: i64,
     /// When its kernel started.
     pub started_ns: Option<i64>,

@@ -13,7 +13,7 @@ use gpurec_trace::{
     KernelBegin, KernelEnd, Line, Notes, Process, Reader, Stack, Value,
 };
 
-use super::arrival::{ALL, Arrival, Key, What, Who};
+use super::arrival::{ALL, Arrival, Before, IN_JOB, Key, What, Who};
 use super::domain::Shift;
 use super::names::{Names, OTHERS, OwnNames};
 use super::process::{InCall, Last, Pending, ProcessState, ThreadState};
@@ -222,16 +222,15 @@ impl Seen {
             if begin.parent.is_none() {
                 thread.enters(begin.ts_ns);
             }
-            if thread.in_nccl.is_none() && begin.name.starts_with("nccl") {
-                thread.enters_nccl(begin.event_id, begin.ts_ns);
+            if begin.name.starts_with("nccl") {
+                thread.enters_nccl(begin.event_id, begin.ts_ns, begin.stack);
+                if let Some(group) = thread.ends_group(begin.name)
+                    && let Some(process) = self.processes.get_mut(&begin.pid)
+                {
+                    process.ends_group(begin.tid, group, begin.event_id);
+                }
             }
-            if begin.name == "ncclGroupEnd"
-                && let Some(group) = thread.group.take()
-                && let Some(process) = self.processes.get_mut(&begin.pid)
-            {
-                process.ends_group(begin.tid, group, begin.event_id);
-            }
-            if let Some(nccl) = thread.in_nccl.filter(|_| self.has_gpu) {
+            if let Some(nccl) = thread.in_nccl().filter(|_| self.has_gpu) {
                 self.in_nccl.push(begin.event_id, nccl);
             }
         }
@@ -261,9 +260,7 @@ impl Seen {
             process.called(name, ns);
         }
         if let Some(thread) = self.threads.get_mut(&end.tid) {
-            if thread.in_nccl == Some(end.begin) {
-                thread.in_nccl = None;
-            }
+            thread.leaves_nccl(end.begin);
             if let Some(call) = call.as_ref().filter(|call| call.parent.is_none()) {
                 thread.leaves(end.ts_ns, name, ns, call.of.stack);
             }
@@ -320,10 +317,13 @@ impl Seen {
             thread.group = line.group;
             thread.collective(line.begin)
         });
-        let (before, stack, begin_ns) = thread.flatten().unwrap_or_default();
+        let nccl = thread.flatten();
         let began_ns = || self.calls.get(line.begin).map_or(ts_ns, |call| call.ts_ns);
-        let enqueued_ns = self.shift.time(begin_ns.unwrap_or_else(began_ns));
-        let site = stack.and_then(|stack| self.sites.get(&stack)).copied().unwrap_or(0);
+        let enqueued_ns = self.shift.time(nccl.as_ref().map_or_else(began_ns, |nccl| nccl.ts_ns));
+        let site_of = |stack: Option<u64>| stack.and_then(|it| self.sites.get(&it)).copied().unwrap_or(0);
+        let own_site = site_of(nccl.as_ref().and_then(|nccl| nccl.stack));
+        let longest_site = site_of(nccl.as_ref().and_then(|nccl| nccl.longest));
+        let before = nccl.map(|nccl| Before { site: longest_site, ..nccl.before }).unwrap_or_default();
         let named = |names: &mut OwnNames, text: &Option<std::borrow::Cow<str>>| {
             text.as_ref().map(|it| names.number(it))
         };
@@ -335,22 +335,23 @@ impl Seen {
             redop: named(&mut self.names, &line.redop),
         };
         let comm = line.comm.as_ref().map_or(OTHERS, |comm| self.names.number(comm));
-        let (Some(rank), true) = (line.rank, comm != OTHERS) else {
+        let Some(process) = entry(&mut self.processes, line.pid, MOST) else { return };
+        let rank = line.rank.or(process.rank.map(|rank| rank | IN_JOB));
+        let key = match (line.seq, line.peer, line.pseq) {
+            _ if comm == OTHERS => None,
+            (Some(seq), ..) => Some(Key { comm, from: ALL, to: ALL, seq }),
+            (None, Some(peer), Some(seq)) => line.rank.map(|rank| match line.op == "Recv" {
+                true => Key { comm, from: peer, to: rank, seq },
+                false => Key { comm, from: rank, to: peer, seq },
+            }),
+            _ => None,
+        };
+        let (Some(rank), Some(key)) = (rank, key) else {
             self.unmatched += 1;
             return;
         };
-        let key = match (line.seq, line.peer, line.pseq) {
-            (Some(seq), ..) => Key { comm, from: ALL, to: ALL, seq },
-            (None, Some(peer), Some(seq)) if line.op == "Recv" => Key { comm, from: peer, to: rank, seq },
-            (None, Some(peer), Some(seq)) => Key { comm, from: rank, to: peer, seq },
-            _ => {
-                self.unmatched += 1;
-                return;
-            }
-        };
-        let Some(process) = entry(&mut self.processes, line.pid, MOST) else { return };
         if key.is_collective() {
-            let last = Last { rank, nranks: line.nranks, seq: key.seq, what, enqueued_ns };
+            let last = Last { rank, nranks: line.nranks, seq: key.seq, what, enqueued_ns, site: own_site };
             process.reached(comm, last);
         }
         let arrival = Arrival {
@@ -359,10 +360,11 @@ impl Seen {
             rank,
             nranks: line.nranks,
             what,
+            site: own_site,
             enqueued_ns,
             started_ns: None,
             ended_ns: None,
-            before: super::arrival::Before { site, ..before },
+            before,
         };
         let Collective { begin: call, tid, group, .. } = *line;
         process.pending.push_back(Pending { call, stream: line.stream.unwrap_or(0), tid, group, arrival });
@@ -381,6 +383,10 @@ impl Seen {
             process.ran(self.names.number(work.name), work.duration_ns);
         }
         let Some(nccl) = work.begin.and_then(|begin| self.in_nccl.get(begin)) else { return };
+        // In its first collectives NCCL sets itself up, with copies.
+        if work.kind != GpuKind::Kernel || !work.name.contains("nccl") {
+            return;
+        }
         let started_ns = self.shift.time(work.ts_ns);
         let ended_ns = started_ns.saturating_add(work.duration_ns as i64);
         let (started_ns, ended_ns) = (Some(started_ns), Some(ended_ns));

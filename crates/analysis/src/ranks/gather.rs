@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
-use super::arrival::Who;
+use super::arrival::{IN_JOB, Who};
 use super::clocks::{HostClock, clocks};
 use super::documents::{self, is_document};
 use super::domain::Domains;
@@ -166,7 +166,8 @@ fn ranks_of(followers: &[Follower]) -> BTreeMap<Who, u32> {
     let mut ranks = BTreeMap::new();
     for (trace, follower) in followers.iter().enumerate() {
         for (pid, process) in &follower.seen.processes {
-            let largest = process.comms.values().max_by_key(|last| (last.nranks, last.rank));
+            let known = process.comms.values().filter(|last| last.rank < IN_JOB);
+            let largest = known.max_by_key(|last| (last.nranks, last.rank));
             if let Some(rank) = process.rank.or(largest.map(|last| last.rank)) {
                 ranks.insert(Who { trace: trace as u32, pid: *pid }, rank);
             }
@@ -214,7 +215,7 @@ fn notes(report: &mut Report, followers: &[Follower], matcher: &Matcher, rank: &
     let unmatched: u64 = followers.iter().map(|it| it.seen.unmatched).sum();
     if unmatched > 0 {
         report.notes.push(format!(
-            "{unmatched} collectives have no communicator or number, because the recording began after the communicator was made: they are in no figure"
+            "{unmatched} collectives, sends or receives have no communicator, number or rank: the recording began after the communicator was made, or the program never asked for the rank in one that was split. They are in no figure"
         ));
     }
     for follower in followers {
@@ -284,12 +285,16 @@ fn states(
 fn mismatch(it: &Mismatch, names: &Names, rank: &impl Fn(Who) -> Option<u32>) -> MismatchFound {
     let mut values: Vec<_> = it.values.iter().map(|(who, value)| (rank(*who), value.clone())).collect();
     values.sort();
+    let known = it.sites.iter().filter(|(_, site)| *site != 0);
+    let mut sites: Vec<_> = known.map(|(who, site)| (rank(*who), names.text(*site))).collect();
+    sites.sort();
     MismatchFound {
         comm: names.text(it.key.comm),
         seq: it.key.seq,
         peers: (!it.key.is_collective()).then_some((it.key.from, it.key.to)),
         field: it.field,
         values,
+        sites,
     }
 }
 

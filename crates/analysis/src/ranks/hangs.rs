@@ -53,6 +53,7 @@ pub struct LastCall {
     pub seq: u64,
     pub op: String,
     pub before_end_ns: u64,
+    pub site: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -133,6 +134,7 @@ fn hang(comm: u32, members: &[Standing], describe: &Describe) -> Option<Hang> {
             seq: member.last.seq,
             op: (describe.name)(member.last.what.op),
             before_end_ns: (member.end_ns - member.enqueued_ns).max(0) as u64,
+            site: (member.last.site != 0).then(|| (describe.name)(member.last.site)),
         }),
         process: member.ended.clone(),
         xids: (describe.xids)(member.who),
@@ -172,6 +174,7 @@ mod tests {
                 seq,
                 what: What { op, ..What::default() },
                 enqueued_ns: 0,
+                site: 0,
             },
             end_ns,
             enqueued_ns: 0,

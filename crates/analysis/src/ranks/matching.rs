@@ -43,6 +43,17 @@ struct Comm {
 }
 
 impl Comm {
+    /// The one that has the rank. A process whose rank becomes known later stays the same member.
+    fn member(&mut self, arrival: &Arrival) -> &mut Member {
+        let mut rank = arrival.rank;
+        if !self.members.contains_key(&rank) {
+            let known = self.members.iter().find(|(_, it)| it.who == arrival.who);
+            rank = known.map_or(rank, |(known, _)| *known);
+        }
+        let new = Member { who: arrival.who, highest: arrival.key.seq, is_over: false };
+        self.members.entry(rank).or_insert(new)
+    }
+
     /// How many ranks deliver that collective: a trace that ends before it does not.
     fn expected(&self, seq: u64) -> usize {
         self.members.values().filter(|it| !it.is_over || it.highest >= seq).count()
@@ -55,6 +66,8 @@ pub struct Mismatch {
     pub key: Key,
     pub field: &'static str,
     pub values: Vec<(Who, Option<String>)>,
+    /// The call sites; 0 if not known.
+    pub sites: Vec<(Who, u32)>,
 }
 
 pub struct Matcher {
@@ -96,13 +109,14 @@ impl Matcher {
             return Ok(());
         }
         let of = self.comms.entry(comm).or_default();
-        let new = Member { who: arrival.who, highest: seq, is_over: false };
-        let member = of.members.entry(arrival.rank).or_insert(new);
+        let member = of.member(&arrival);
         if member.who != arrival.who {
             self.duplicates.insert(arrival.who, member.who);
             return Ok(());
         }
-        if !arrival.key.is_collective() {
+        if arrival.key.is_collective() {
+            member.highest = member.highest.max(seq);
+        } else {
             let rows = of.transfers.entry((seq, from, to)).or_default();
             rows.push(arrival);
             if rows.len() < 2 {
@@ -111,7 +125,6 @@ impl Matcher {
             let rows = of.transfers.remove(&(seq, from, to)).unwrap_or_default();
             return self.close(&rows, true);
         }
-        member.highest = member.highest.max(seq);
         of.nranks = of.nranks.max(arrival.nranks);
         if seq < of.closed {
             return Ok(());
@@ -183,7 +196,9 @@ impl Matcher {
         self.compare(rows);
         self.bound(rows);
         if !is_all || rows.len() < 2 {
-            self.partial += 1;
+            // A communicator may have one rank only.
+            let is_alone = is_all || rows.first().is_some_and(|row| row.nranks == Some(1));
+            self.partial += u64::from(!is_alone);
             return Ok(());
         }
         self.spool.push(rows)
@@ -214,7 +229,8 @@ impl Matcher {
                 continue;
             }
             if self.mismatches.len() < MOST_MISMATCHES {
-                self.mismatches.push(Mismatch { key: first.key, field, values });
+                let sites = rows.iter().map(|row| (row.who, row.site)).collect();
+                self.mismatches.push(Mismatch { key: first.key, field, values, sites });
             } else {
                 self.more_mismatches += 1;
             }

@@ -17,6 +17,8 @@ mod metrics;
 mod names;
 mod odd;
 mod process;
+#[cfg(test)]
+mod real;
 mod report;
 mod spool;
 mod stragglers;

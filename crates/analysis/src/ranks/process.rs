@@ -34,6 +34,8 @@ pub struct Last {
     pub seq: u64,
     pub what: What,
     pub enqueued_ns: i64,
+    /// The call site; 0 if not known.
+    pub site: u32,
 }
 
 /// A call in which a thread was when the trace ended.
@@ -130,12 +132,22 @@ pub struct ThreadState {
     longest_ns: u64,
     /// The stack of the longest call.
     stack: Option<u64>,
-    /// The call of NCCL that it is in.
-    pub in_nccl: Option<u64>,
-    /// The group of its last collective, which has not ended.
+    /// The calls of NCCL that it is in, the outermost first: ncclBcast calls ncclBroadcast.
+    in_nccl: Vec<u64>,
+    /// How many groups are open, one in the other, and the group of its last collective, which has not ended.
+    groups: u32,
     pub group: Option<u64>,
-    /// Its last call of NCCL, when that began, and what came before it.
-    nccl: Option<(u64, u64, Before, Option<u64>)>,
+    nccl: Option<NcclCall>,
+}
+
+/// A call of NCCL, which may be a collective.
+pub struct NcclCall {
+    call: u64,
+    pub ts_ns: u64,
+    /// What came before it, and the stack of the longest call then.
+    pub before: Before,
+    pub longest: Option<u64>,
+    pub stack: Option<u64>,
 }
 
 impl ThreadState {
@@ -143,6 +155,8 @@ impl ThreadState {
         if let Some(since_ns) = self.free_since_ns.take() {
             self.own_ns += ts_ns.saturating_sub(since_ns);
         }
+        // It is empty, unless an end was lost.
+        self.in_nccl.clear();
     }
 
     /// An outermost call ended.
@@ -162,10 +176,37 @@ impl ThreadState {
         self.off_cpu_ns += ns;
     }
 
-    /// A call of NCCL begins, which may be a collective.
-    pub fn enters_nccl(&mut self, call: u64, ts_ns: u64) {
-        self.in_nccl = Some(call);
-        self.nccl = Some((call, ts_ns, self.before(), self.stack));
+    /// The innermost call of NCCL that it is in.
+    pub fn in_nccl(&self) -> Option<u64> {
+        self.in_nccl.last().copied()
+    }
+
+    pub fn enters_nccl(&mut self, call: u64, ts_ns: u64, stack: Option<u64>) {
+        let around = self.nccl.take().filter(|nccl| self.in_nccl() == Some(nccl.call));
+        let stack = stack.or(around.and_then(|nccl| nccl.stack));
+        if self.in_nccl.len() < MOST_BETWEEN {
+            self.in_nccl.push(call);
+        }
+        self.nccl = Some(NcclCall { call, ts_ns, before: self.before(), longest: self.stack, stack });
+    }
+
+    pub fn leaves_nccl(&mut self, call: u64) {
+        if let Some(at) = self.in_nccl.iter().position(|it| *it == call) {
+            self.in_nccl.truncate(at);
+        }
+    }
+
+    /// A call of NCCL begins. Returns the group that it ends: PyTorch puts groups into groups, and the outermost launches.
+    pub fn ends_group(&mut self, name: &str) -> Option<u64> {
+        match name {
+            "ncclGroupStart" => self.groups += 1,
+            "ncclGroupEnd" => {
+                self.groups = self.groups.saturating_sub(1);
+                return self.group.take_if(|_| self.groups == 0);
+            }
+            _ => {}
+        }
+        None
     }
 
     fn before(&mut self) -> Before {
@@ -182,15 +223,14 @@ impl ThreadState {
         }
     }
 
-    /// A collective: what came before its call, the stack of the longest call, and when it began. From here on the sums
-    /// are those of the next one.
-    pub fn collective(&mut self, call: u64) -> Option<(Before, Option<u64>, Option<u64>)> {
-        let (_, ts_ns, before, stack) = self.nccl.take().filter(|(nccl, ..)| *nccl == call)?;
+    /// A collective. From here on the sums are those of the next one.
+    pub fn collective(&mut self, call: u64) -> Option<NcclCall> {
+        let nccl = self.nccl.take().filter(|nccl| nccl.call == call)?;
         self.is_known = true;
         self.calls.clear();
         self.ioctls.clear();
         (self.own_ns, self.off_cpu_ns, self.longest_ns, self.stack) = (0, 0, 0, None);
-        Some((before, stack, Some(ts_ns)))
+        Some(nccl)
     }
 }
 

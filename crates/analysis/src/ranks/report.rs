@@ -31,6 +31,8 @@ pub struct MismatchFound {
     pub peers: Option<(u32, u32)>,
     pub field: &'static str,
     pub values: Vec<(Option<u32>, Option<String>)>,
+    /// The lines of code, where there are stacks.
+    pub sites: Vec<(Option<u32>, String)>,
 }
 
 #[derive(Default)]
@@ -92,7 +94,12 @@ impl Report {
             let key = |rank: &Option<u32>| rank.map_or("unknown".to_owned(), |rank| rank.to_string());
             let values: serde_json::Map<String, Value> =
                 it.values.iter().map(|(rank, text)| (key(rank), value(text))).collect();
-            json!({ "comm": it.comm, "seq": it.seq, "field": it.field, "values": values, "peers": it.peers })
+            let sites: serde_json::Map<String, Value> =
+                it.sites.iter().map(|(rank, site)| (key(rank), json!(site))).collect();
+            json!({
+                "comm": it.comm, "seq": it.seq, "field": it.field, "values": values, "sites": sites,
+                "peers": it.peers,
+            })
         };
         let mut document = json!({
             "job": self.job,

@@ -110,7 +110,8 @@ fn one_hang(page: &mut Page, hang: &Hang) {
     // The others are mostly in the same call.
     let mut groups: Vec<(String, Vec<u32>)> = Vec::new();
     for rank in others {
-        let place = calls(rank);
+        let called = rank.last.as_ref().map_or(String::new(), |last| at(&last.site));
+        let place = format!("called it{called}, and are {}", calls(rank));
         match groups.iter_mut().find(|(known, _)| *known == place) {
             Some((_, ranks)) => ranks.extend(rank.rank),
             None => groups.push((place, rank.rank.into_iter().collect())),
@@ -118,7 +119,7 @@ fn one_hang(page: &mut Page, hang: &Hang) {
     }
     for (place, mut ranks) in groups.into_iter().take(TOP) {
         ranks.sort_unstable();
-        page.wrapped("  ", &format!("ranks {} called it, and are {place}", listed(&ranks)));
+        page.wrapped("  ", &format!("ranks {} {place}", listed(&ranks)));
     }
     if !hang.unknown.is_empty() {
         let ranks: Vec<u32> = hang.unknown.iter().copied().flatten().collect();
@@ -134,9 +135,10 @@ fn is_in(rank: &InFlight) -> String {
     if let Some(last) = &rank.last {
         let before = duration(last.before_end_ns);
         said += &format!(
-            "; its last call in this communicator was {} number {}, {before} before its end",
+            "; its last call in this communicator was {} number {}{}, {before} before its end",
             clean(&last.op),
-            last.seq
+            last.seq,
+            at(&last.site)
         );
     }
     said
@@ -148,17 +150,19 @@ fn calls(rank: &InFlight) -> String {
         if let Some(request) = &thread.request {
             said += &format!(" in {}", clean(request));
         }
-        if let Some(site) = &thread.site {
-            said += &format!(" at {}", clean(site));
-        }
-        said
+        said + &at(&thread.site)
     };
     let all: Vec<String> = rank.threads.iter().map(one).collect();
     match (&rank.process, all.is_empty()) {
-        (Some(ended), _) => clean(ended),
+        (Some(ended), true) => clean(ended),
+        (Some(ended), false) => format!("{}, while in {}", clean(ended), all.join("; ")),
         (None, true) => "in no recorded call".to_owned(),
         (None, false) => format!("in {}", all.join("; ")),
     }
+}
+
+fn at(site: &Option<String>) -> String {
+    site.as_ref().map_or(String::new(), |site| format!(" at {}", clean(site)))
 }
 
 fn mismatches(page: &mut Page, report: &Report) {
@@ -171,17 +175,22 @@ fn mismatches(page: &mut Page, report: &Report) {
 }
 
 fn odd(it: &MismatchFound) -> String {
-    let mut groups: Vec<(&Option<String>, Vec<u32>)> = Vec::new();
+    let mut groups: Vec<(&Option<String>, Vec<u32>, Option<String>)> = Vec::new();
     for (rank, value) in &it.values {
-        match groups.iter_mut().find(|(known, _)| *known == value) {
-            Some((_, ranks)) => ranks.extend(*rank),
-            None => groups.push((value, rank.iter().copied().collect())),
+        match groups.iter_mut().find(|(known, ..)| *known == value) {
+            Some((_, ranks, _)) => ranks.extend(*rank),
+            None => {
+                let site = it.sites.iter().find(|(of, _)| of == rank).map(|(_, site)| site.clone());
+                groups.push((value, rank.iter().copied().collect(), site));
+            }
         }
     }
-    groups.sort_by_key(|(_, ranks)| ranks.len());
+    groups.sort_by_key(|(_, ranks, _)| ranks.len());
     let value = |value: &Option<String>| value.as_ref().map_or("none".to_owned(), |text| clean(text));
-    let parts: Vec<String> =
-        groups.iter().map(|(it, ranks)| format!("{} on rank {}", value(it), listed(ranks))).collect();
+    let parts: Vec<String> = groups
+        .iter()
+        .map(|(it, ranks, site)| format!("{} on rank {}{}", value(it), listed(ranks), at(site)))
+        .collect();
     let (comm, seq) = (clean(&it.comm), it.seq);
     let what = it.peers.map_or(String::new(), |(from, to)| format!(" from {from} to {to}"));
     format!("{} of number {seq}{what} in {comm}: {}", it.field, parts.join(", "))
