@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use super::only::{Only, Selection, Sieve};
 use crate::FAILED;
 use crate::ui;
-use gpurec_trace::{self as trace, Line, Notes, ReadError, Reader};
+use gpurec_trace::{self as trace, Line, Notes, Original, ReadError, Reader};
 
 const NEWEST: &str = "traces/latest";
 
@@ -60,16 +60,25 @@ pub fn try_each(
     only: &Only,
     mut take: impl FnMut(&Line) -> std::io::Result<()>,
 ) -> Result<Notes> {
+    try_each_original(file, only, |line, _| take(line))
+}
+
+/// The same with each line as it is in the file; a line that the part changes or adds is not in it.
+pub fn try_each_original(
+    file: &Path,
+    only: &Only,
+    mut take: impl FnMut(&Line, &Original) -> std::io::Result<()>,
+) -> Result<Notes> {
     let named = || ui::name(file);
     let mut reader = open(file)?;
     let mut sieve = (!only.is_all()).then(|| Sieve::new(only));
-    while let Some(line) = reader.next().with_context(named)? {
+    while let Some((line, original)) = reader.next_original().with_context(named)? {
         match sieve.as_mut().map(|sieve| sieve.line(&line)).transpose().with_context(named)? {
-            None | Some(Selection::Yes) => with_end(&line, &mut take)?,
-            Some(Selection::As(line)) => with_end(&line, &mut take)?,
+            None | Some(Selection::Yes) => with_end(&line, &original, &mut take)?,
+            Some(Selection::As(line)) => with_end(&line, &Original::default(), &mut take)?,
             Some(Selection::After(first)) => {
-                take(&first)?;
-                with_end(&line, &mut take)?;
+                take(&first, &Original::default())?;
+                with_end(&line, &original, &mut take)?;
             }
             Some(Selection::No) => {}
         }
@@ -81,7 +90,11 @@ pub fn try_each(
     Ok(notes)
 }
 
-fn with_end(line: &Line, take: &mut impl FnMut(&Line) -> std::io::Result<()>) -> std::io::Result<()> {
-    take(line)?;
-    line.end_of_unwatched().map_or(Ok(()), |end| take(&end))
+fn with_end(
+    line: &Line,
+    original: &Original,
+    take: &mut impl FnMut(&Line, &Original) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    take(line, original)?;
+    line.end_of_unwatched().map_or(Ok(()), |end| take(&end, &Original::default()))
 }

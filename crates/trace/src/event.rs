@@ -434,6 +434,17 @@ macro_rules! rare_lines {
                 }
             }
 
+            /// Whether it is one of the lines that are written millions of times.
+            #[inline(always)]
+            #[allow(unused_variables)]
+            pub fn is_frequent(&self) -> bool {
+                match self {
+                    Body::Unknown(_) => false,
+                    $(Body::$($line)+ => false,)*
+                    _ => true,
+                }
+            }
+
             /// The details of the event, for exports.
             pub fn details(&self, to: &mut impl Sink) {
                 match self {

@@ -56,7 +56,7 @@ pub use rare::{
     Layer, Library, Lost, Process, RefusedHook, SINGLE_STEPPED, SINGLE_STEPPED_COLD, Stops, Suspend, Xid,
     signal_name,
 };
-pub use reader::{ReadError, Reader, open};
+pub use reader::{Original, ReadError, Reader, open};
 pub use reason::{HookError, Incomplete, Reason, Reasons, Resumer, reasons};
 pub use schema::{Datum, Key, Sink};
 pub use stack::{CALL_STACKS, Frame, MOST_FRAMES, Stack, last_part};

@@ -12,16 +12,19 @@ use super::scan::{Scan, plain};
 use super::schema::{Codec, Key, Plain, Source, key};
 use super::value::Text;
 
-/// An event, and the number of unknown keys in its line.
+/// An event, and the keys of a frequent line that this version does not know.
 pub struct ParsedLine<'a> {
     pub line: Line<'a>,
-    pub unknown_keys: u64,
+    pub unknown: UnknownKeys<'a>,
 }
+
+/// Keys with the JSON text of their values.
+pub type UnknownKeys<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
 
 /// The keys of a line that have not been asked for, with the text of their values.
 struct AnyOrder<'a> {
     text: &'a [u8],
-    left: Keys<'a>,
+    left: UnknownKeys<'a>,
     /// The number of keys found.
     found: usize,
     line_type: Cow<'a, str>,
@@ -41,18 +44,16 @@ pub fn any_order(text: &[u8]) -> Result<ParsedLine<'_>, String> {
     let ts_ns = keys.ts_ns()?;
     keys.line_type = keys.get::<Plain, Cow<str>>(key!("type"))?;
     keys.name = keys.get::<Plain, Option<Cow<str>>>(key!("name"))?;
-    let (body, unknown_keys) = match event::frequent(&mut keys)? {
-        Some(body) => (body, keys.left.len() as u64),
-        None => (rare(keys)?, 0),
+    let (body, unknown) = match event::frequent(&mut keys)? {
+        Some(body) => (body, keys.left),
+        None => (rare(keys)?, Vec::new()),
     };
-    Ok(ParsedLine { line: Line { event_id, ts_ns, body }, unknown_keys })
+    Ok(ParsedLine { line: Line { event_id, ts_ns, body }, unknown })
 }
-
-type Keys<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
 
 fn keys<'a>(
     mut from: serde_json::Deserializer<impl serde_json::de::Read<'a>>,
-) -> serde_json::Result<Keys<'a>> {
+) -> serde_json::Result<UnknownKeys<'a>> {
     let keys = from.deserialize_map(KeysVisitor)?;
     from.end().map(|()| keys)
 }
@@ -93,7 +94,7 @@ fn why(error: &serde_json::Error, before: usize) -> String {
 struct KeysVisitor;
 
 impl<'de> Visitor<'de> for KeysVisitor {
-    type Value = Keys<'de>;
+    type Value = UnknownKeys<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("an event")

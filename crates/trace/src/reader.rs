@@ -13,7 +13,7 @@ use super::fast;
 use super::lines::{LONGEST, Lines, Next, fits};
 use super::nesting::Nesting;
 use super::notes::{Notes, Place};
-use super::parse::{ParsedLine, any_order};
+use super::parse::{ParsedLine, UnknownKeys, any_order};
 use crate::bounds::{LONGEST_NAME, short};
 
 /// The buffer for reading a compressed trace.
@@ -56,6 +56,15 @@ fn advice(error: &io::Error) -> String {
     }
 }
 
+/// A line as it is in the file.
+#[derive(Default)]
+pub struct Original<'a> {
+    /// Empty if the line is not an event, or not in the file.
+    pub text: &'a [u8],
+    /// Keys of a frequent line that this version does not know. Those of a rare line are in its text.
+    pub unknown: UnknownKeys<'a>,
+}
+
 pub struct Reader<R: Read> {
     lines: Lines<R>,
     seen: ReaderState,
@@ -91,11 +100,18 @@ impl<R: Read> Reader<R> {
     /// `Unknown` without a type.
     #[allow(clippy::should_implement_trait)] // an iterator cannot lend
     pub fn next(&mut self) -> Result<Option<Line<'_>>, ReadError> {
+        Ok(self.next_original()?.map(|(line, _)| line))
+    }
+
+    /// The same with the line as it is in the file, for a view that keeps what this version does not know.
+    #[inline(always)]
+    pub fn next_original(&mut self) -> Result<Option<(Line<'_>, Original<'_>)>, ReadError> {
         let Reader { lines, seen } = self;
         match seen.text(lines)? {
             Found::Text(range, whole) => seen.whole(lines.text(range), whole),
             Found::Line(line) => Ok(line),
         }
+<<<<<<< HEAD
     }
 
     /// As `next`, but of calls and GPU work only the facts in `Brief`, which takes half the time. What else these lines
@@ -113,6 +129,33 @@ impl<R: Read> Reader<R> {
             Found::Line(line) => line,
         };
         Ok(line.map(|line| Brief::Other(Box::new(line))))
+=======
+        let (range, whole) = match seen.place(lines)? {
+            Some(NextLine::Line(range, whole)) => (range, whole),
+            Some(NextLine::TooLong) => {
+                return seen.bad(format!("it is longer than {} MiB", LONGEST >> 20));
+            }
+            None => return Ok(None),
+        };
+        let text = lines.text(range);
+        if !fits(text) {
+            return seen.bad("it has more parts than any line that gpurec writes".to_owned());
+        }
+        if let Some(line) = fast::line(text) {
+            let original = Original { text, unknown: Vec::new() };
+            return Ok(seen.accept(&line).then_some((line, original)));
+        }
+        match any_order(text) {
+            Ok(ParsedLine { line, unknown }) => {
+                seen.notes.unknown_keys += unknown.len() as u64;
+                Ok(seen.accept(&line).then_some((line, Original { text, unknown })))
+            }
+            Err(_) if !whole && (seen.number > 1 || text.starts_with(b"{\"event_id\"")) => {
+                seen.cut_short("the line ends in the middle")
+            }
+            Err(reason) => seen.bad(reason),
+        }
+>>>>>>> parquet
     }
 }
 
@@ -301,7 +344,7 @@ impl ReaderState {
         self.over = true;
     }
 
-    fn bad(&mut self, reason: String) -> Result<Option<Line<'static>>, ReadError> {
+    fn bad(&mut self, reason: String) -> Result<Option<(Line<'static>, Original<'static>)>, ReadError> {
         if self.events == 0 && self.notes.bad_lines == 0 {
             return Err(ReadError::NotATrace { line: self.number, reason });
         }
@@ -309,7 +352,8 @@ impl ReaderState {
         self.notes.bad_lines += 1;
         self.notes.first_bad.get_or_insert(place);
         let body = Body::Unknown(Unknown::default());
-        Ok(Some(Line { event_id: self.next_id, ts_ns: self.ts_ns, body }))
+        let line = Line { event_id: self.next_id, ts_ns: self.ts_ns, body };
+        Ok(Some((line, Original::default())))
     }
 
     /// The file ends too early. Before the first event, the trace is empty.

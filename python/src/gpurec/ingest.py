@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Iterable
 
 
-
 def traces(folder: Path) -> list[str]:
     names = [path for pattern in ("*.jsonl", "*.jsonl.zst") for path in folder.rglob(pattern)]
     return sorted(str(path.resolve()) for path in names)
@@ -68,11 +67,13 @@ def main(words: list[str] | None = None) -> int:
         print(f"ingest: there is no trace in {given.folder}: name a folder of .jsonl or .jsonl.zst files", file=sys.stderr)
         return 1
     dataset = str(given.dataset.resolve())
+    # The cluster's machines run it in other folders.
+    program = os.path.abspath(given.gpurec) if os.path.dirname(given.gpurec) else given.gpurec
     if given.spark:
-        results = by_spark(given.spark, given.gpurec, names, dataset)
+        results = by_spark(given.spark, program, names, dataset)
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            results = pool.map(lambda name: convert(given.gpurec, name, dataset), names)
+            results = pool.map(lambda name: convert(program, name, dataset), names)
     failed = 0
     for name, why in results:
         if why is not None:

@@ -8,12 +8,6 @@ with sizes as (
         select job, nranks from gpurec_collectives
     ) known
     group by job
-), digits as (
-    select 0 as d union all select 1 union all select 2 union all select 3 union all select 4
-    union all select 5 union all select 6 union all select 7 union all select 8 union all select 9
-), numbers as (
-    select a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d as n
-    from digits a cross join digits b cross join digits c cross join digits e cross join digits f
 ), there as (
     select job, rank from gpurec_meta
     union
@@ -23,10 +17,10 @@ with sizes as (
         case when rank is null then 1 else count(*) over (partition by job, rank) end as copies
     from gpurec_meta
     union all
-    select s.job, null, n.n, null, false, false, null, null, null, null, 0
+    select s.job, null, numbers.n, null, false, false, null, null, null, null, 0
     from sizes s
-    join numbers n on n.n < s.ranks
-    left join there t on t.rank = n.n and t.job is not distinct from s.job
+    join range(100000) as numbers (n) on numbers.n < s.ranks
+    left join there t on t.rank = numbers.n and t.job is not distinct from s.job
     where t.rank is null
 )
 select job, host, cast(rank as bigint) as rank, file, complete, ended, lost, incomplete_because, notes, duration_ns, copies

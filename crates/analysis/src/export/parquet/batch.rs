@@ -13,15 +13,57 @@ pub struct Batch {
     /// For each row the number by which its call is known, or `WHOLE`.
     calls: Vec<u32>,
     open: usize,
-    /// Bytes of all texts.
+    /// Bytes of all distinct texts.
     pub bytes: usize,
 }
 
-/// The values of a column. Columns are shorter than the batch if their last values are null.
+/// The values of a column. Columns are shorter than the batch if their last values are null; most have no value at all.
 pub enum Cells {
     Numbers { values: Vec<i64>, levels: Vec<i16> },
-    Texts { bytes: Vec<u8>, places: Vec<(u32, u32)>, levels: Vec<i16> },
+    Texts { bytes: Vec<u8>, places: Vec<Span>, levels: Vec<i16>, known: Known },
     Flags(Vec<bool>),
+}
+
+/// Where a text lies in the bytes of its column: from, to.
+type Span = (u32, u32);
+
+/// Texts of the column, by hash: a text that comes again is not stored again. Those that share a place replace each other.
+#[derive(Default)]
+pub struct Known(Vec<Span>);
+
+/// Must be a power of two.
+const KNOWN: usize = 1 << 12;
+
+impl Known {
+    /// Where the text at the end of `bytes` lies, which is removed if it was there before.
+    #[inline]
+    fn place(&mut self, bytes: &mut Vec<u8>, from: usize) -> Span {
+        if self.0.is_empty() {
+            self.0.resize(KNOWN, (0, 0));
+        }
+        let new = bytes.get(from..).unwrap_or_default();
+        // chunk.rs takes the texts long before they have 4 GiB.
+        let span = (from as u32, bytes.len() as u32);
+        let Some(known) = self.0.get_mut(hash(new) as usize % KNOWN) else { return span };
+        let (known_from, known_to) = *known;
+        if bytes.get(known_from as usize..known_to as usize) == Some(new) {
+            bytes.truncate(from);
+            return *known;
+        }
+        *known = span;
+        span
+    }
+}
+
+/// Eight bytes at a time. A trace that makes texts collide gets a larger file, nothing else.
+#[inline]
+fn hash(text: &[u8]) -> u64 {
+    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+    let add = |hash: u64, word: u64| (hash ^ word).wrapping_mul(MIX).rotate_left(29);
+    let (words, rest) = text.as_chunks::<8>();
+    let hash = words.iter().fold(text.len() as u64, |hash, word| add(hash, u64::from_le_bytes(*word)));
+    let last = rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    add(add(hash, last), 0)
 }
 
 impl Cells {
@@ -29,29 +71,48 @@ impl Cells {
         match kind {
             Kind::Rising | Kind::Number => Cells::Numbers { values: Vec::new(), levels: Vec::new() },
             Kind::Name | Kind::Text => {
-                Cells::Texts { bytes: Vec::new(), places: Vec::new(), levels: Vec::new() }
+                let known = Known::default();
+                Cells::Texts { bytes: Vec::new(), places: Vec::new(), levels: Vec::new(), known }
             }
             Kind::Flag => Cells::Flags(Vec::new()),
         }
     }
 
-    /// Makes the column as long as the batch.
-    pub fn fill(&mut self, rows: usize) {
+    /// Makes the column as long as the batch, unless it has no value.
+    fn fill(&mut self, rows: usize) {
         match self {
-            Cells::Numbers { values, levels } => {
+            Cells::Numbers { values, levels } if !levels.is_empty() => {
                 values.resize(rows, 0);
                 levels.resize(rows, 0);
             }
-            Cells::Texts { places, levels, .. } => {
+            Cells::Texts { places, levels, .. } if !levels.is_empty() => {
                 places.resize(rows, (0, 0));
                 levels.resize(rows, 0);
             }
             Cells::Flags(flags) => flags.resize(rows, false),
+            Cells::Numbers { .. } | Cells::Texts { .. } => {}
+        }
+    }
+
+    /// Removes all values, and keeps the memory.
+    fn clear(&mut self) {
+        match self {
+            Cells::Numbers { values, levels } => {
+                values.clear();
+                levels.clear();
+            }
+            Cells::Texts { bytes, places, levels, known } => {
+                *known = Known::default();
+                bytes.clear();
+                places.clear();
+                levels.clear();
+            }
+            Cells::Flags(flags) => flags.clear(),
         }
     }
 
     pub fn text(&self, row: usize) -> Option<&[u8]> {
-        let Cells::Texts { bytes, places, levels } = self else { return None };
+        let Cells::Texts { bytes, places, levels, .. } = self else { return None };
         let (from, to) = *places.get(row)?;
         (*levels.get(row)? == 1).then(|| bytes.get(from as usize..to as usize)).flatten()
     }
@@ -76,16 +137,16 @@ impl Cells {
 
     #[inline(always)]
     fn set_text(&mut self, row: usize, write: impl FnOnce(&mut Vec<u8>)) -> Option<usize> {
-        let Cells::Texts { bytes, places, levels } = self else { return None };
+        let Cells::Texts { bytes, places, levels, known } = self else { return None };
         if places.len() <= row {
             places.resize(row + 1, (0, 0));
             levels.resize(row + 1, 0);
         }
         let from = bytes.len();
         write(bytes);
+        let span = known.place(bytes, from);
         if let (Some(place), Some(level)) = (places.get_mut(row), levels.get_mut(row)) {
-            // chunk.rs takes the texts long before they have 4 GiB.
-            (*place, *level) = ((from as u32, bytes.len() as u32), 1);
+            (*place, *level) = (span, 1);
         }
         Some(bytes.len() - from)
     }
@@ -154,14 +215,20 @@ impl Batch {
         true
     }
 
-    /// Splits off the rows of open calls, in their order. `moved` gets each call and its new row. Every column of what
-    /// stays has the same length.
-    pub fn split_open(&mut self, table: Table, mut moved: impl FnMut(u32, usize)) -> Batch {
-        let mut kept = Batch::new(table);
+    /// Removes all rows, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.columns.iter_mut().for_each(Cells::clear);
+        self.calls.clear();
+        (self.open, self.bytes) = (0, 0);
+    }
+
+    /// Moves the rows of open calls to an empty batch, in their order. `moved` gets each call and its new row. Every
+    /// column of what stays has the same length, or no value.
+    pub fn move_open(&mut self, kept: &mut Batch, mut moved: impl FnMut(u32, usize)) {
         let rows = self.rows();
         self.columns.iter_mut().for_each(|cells| cells.fill(rows));
         if self.open == 0 {
-            return kept;
+            return;
         }
         let is_open: Vec<bool> = self.calls.iter().map(|call| *call != WHOLE).collect();
         for (row, call) in self.calls.iter().enumerate().filter(|(_, call)| **call != WHOLE) {
@@ -194,7 +261,6 @@ impl Batch {
         }
         retain(&mut self.calls, &is_open);
         self.open = 0;
-        kept
     }
 }
 

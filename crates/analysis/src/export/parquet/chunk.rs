@@ -11,7 +11,7 @@ use parquet::column::page::{CompressedPage, PageWriteSpec, PageWriter};
 use parquet::column::writer::{ColumnCloseResult, ColumnWriter, get_column_writer};
 use parquet::data_type::ByteArray;
 use parquet::errors::{ParquetError, Result};
-use parquet::file::properties::{WriterProperties, WriterPropertiesPtr};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr};
 use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::{ColumnPath, SchemaDescPtr, SchemaDescriptor, Type, TypePtr};
 
@@ -45,10 +45,18 @@ impl Format {
             .set_created_by(format!("gpurec {}", env!("CARGO_PKG_VERSION")));
         for column in table.columns() {
             let path = || ColumnPath::from(column.name);
-            let has_dictionary = matches!(column.kind, Kind::Number | Kind::Name);
-            properties = properties.set_column_dictionary_enabled(path(), has_dictionary);
-            if matches!(column.kind, Kind::Rising | Kind::Number) {
-                properties = properties.set_column_encoding(path(), Encoding::DELTA_BINARY_PACKED);
+            properties = properties.set_column_dictionary_enabled(path(), column.kind != Kind::Rising);
+            match column.kind {
+                Kind::Rising | Kind::Number => {
+                    properties = properties.set_column_encoding(path(), Encoding::DELTA_BINARY_PACKED);
+                }
+                // Nobody asks for JSON between two others. It is most of what is compressed.
+                Kind::Text => {
+                    properties = properties
+                        .set_column_statistics_enabled(path(), EnabledStatistics::None)
+                        .set_column_compression(path(), Compression::ZSTD(ZstdLevel::try_new(1)?));
+                }
+                Kind::Name | Kind::Flag => {}
             }
         }
         let columns = Arc::new(SchemaDescriptor::new(schema.clone()));
@@ -108,6 +116,8 @@ pub struct Group {
     pub rows: usize,
     numbers: Vec<i64>,
     texts: Vec<ByteArray>,
+    /// The levels of a column without a value.
+    nulls: Vec<i16>,
 }
 
 impl Group {
@@ -118,36 +128,44 @@ impl Group {
             (get_column_writer(column.clone(), format.properties.clone(), to), pages)
         });
         let kinds = table.columns().map(|column| (column.kind, column.required)).collect();
-        Group { columns: columns.collect(), kinds, rows: 0, numbers: Vec::new(), texts: Vec::new() }
+        Group {
+            columns: columns.collect(),
+            kinds,
+            rows: 0,
+            numbers: Vec::new(),
+            texts: Vec::new(),
+            nulls: Vec::new(),
+        }
     }
 
-    /// Encodes the rows of a batch, whose columns all have the same length.
+    /// Encodes the rows of a batch, whose columns all have the same length, or no value.
     pub fn add(&mut self, batch: &mut Batch) -> Result<()> {
-        self.rows += batch.rows();
-        for (index, cells) in batch.columns.iter_mut().enumerate() {
-            let (Some((writer, _)), Some((_, required))) =
-                (self.columns.get_mut(index), self.kinds.get(index))
-            else {
-                continue;
-            };
+        let Group { columns, kinds, rows, numbers, texts, nulls } = self;
+        *rows += batch.rows();
+        nulls.resize(batch.rows(), 0);
+        for (((writer, _), (_, required)), cells) in columns.iter_mut().zip(kinds).zip(&mut batch.columns) {
             match (writer, cells) {
                 (ColumnWriter::Int64ColumnWriter(writer), Cells::Numbers { values, levels }) => {
                     if *required {
                         writer.write_batch(values, None, None)?;
                         continue;
                     }
-                    self.numbers.clear();
+                    numbers.clear();
                     let known = values.iter().zip(levels.iter()).filter(|(_, level)| **level == 1);
-                    self.numbers.extend(known.map(|(value, _)| *value));
-                    writer.write_batch(&self.numbers, Some(levels), None)?;
+                    numbers.extend(known.map(|(value, _)| *value));
+                    writer.write_batch(
+                        numbers,
+                        Some(if levels.is_empty() { nulls } else { levels }),
+                        None,
+                    )?;
                 }
-                (ColumnWriter::ByteArrayColumnWriter(writer), Cells::Texts { bytes, places, levels }) => {
+                (ColumnWriter::ByteArrayColumnWriter(writer), Cells::Texts { bytes, places, levels, .. }) => {
                     let all = ByteArray::from(std::mem::take(bytes));
-                    self.texts.clear();
+                    texts.clear();
                     let known = places.iter().zip(levels.iter()).filter(|(_, level)| **level == 1);
-                    self.texts
+                    texts
                         .extend(known.map(|((from, to), _)| all.slice(*from as usize, (to - from) as usize)));
-                    writer.write_batch(&self.texts, (!required).then_some(levels), None)?;
+                    writer.write_batch(texts, Some(if levels.is_empty() { nulls } else { levels }), None)?;
                 }
                 (ColumnWriter::BoolColumnWriter(writer), Cells::Flags(flags)) => {
                     writer.write_batch(flags, None, None)?;
@@ -155,7 +173,7 @@ impl Group {
                 _ => return Err(ParquetError::General("a column has values of another type".to_owned())),
             }
         }
-        self.texts.clear();
+        texts.clear();
         Ok(())
     }
 

@@ -13,7 +13,7 @@ pub enum Kind {
     Number,
     /// A text of few distinct ones: in a dictionary.
     Name,
-    /// Any text, such as JSON.
+    /// Any text, such as JSON: in a dictionary, or plain if there are too many.
     Text,
     /// True or false, never null.
     Flag,

@@ -3,6 +3,7 @@
 //! In: row groups. Out: a whole Parquet file, on the disk for certain. Not here: its final name (folder.rs).
 
 use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,21 +69,31 @@ pub struct Written {
     pub rank: Option<u32>,
 }
 
+/// A file with a name that nothing else writes to: other threads, processes and machines may write into the folder too.
+/// Engines do not read names that begin with a dot.
+fn new_file(folder: &Path) -> io::Result<(File, Hidden)> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let name = format!(".part-{}-{}.tmp", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = folder.join(name);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        // Permissions as for a trace.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        match options.open(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            opened => return opened.map(|file| (file, Hidden(path))),
+        }
+    }
+}
+
 impl PartFile {
     pub fn create(folder: &Path, table: Table, format: &Format) -> Result<PartFile> {
         let folder = folder.join(table.name());
         let failed = || format!("{} cannot be written: give -o another folder", ui::name(&folder));
         fs::create_dir_all(&folder).with_context(failed)?;
-        // Engines do not read names that begin with a dot. Other threads and processes may write here too.
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!(".part-{}-{}.tmp", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let hidden = Hidden(folder.join(name));
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true);
-        // Permissions as for a trace.
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(hidden.path()).with_context(failed)?;
+        let (file, hidden) = new_file(&folder).with_context(failed)?;
         let writer = SerializedFileWriter::new(file, format.schema.clone(), format.properties.clone())?;
         Ok(PartFile { writer, hidden })
     }

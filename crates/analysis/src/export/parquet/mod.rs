@@ -25,7 +25,7 @@ use super::sink::Source;
 use super::walk::Walk;
 use crate::views::ONLY_FIGURES;
 use crate::{Only, Usage, read, ui};
-use gpurec_trace::Body;
+use gpurec_trace::{Body, Notes as TraceNotes};
 use parts::Parts;
 use sink::Rows;
 
@@ -71,7 +71,8 @@ fn one(file: &Path, only: &Only, folder: &Path) -> Notes {
     walk.source(&Source { file: &name, index: 0 });
     let mut has_events = true;
     let mut failed = None;
-    let notes = read::try_each(file, only, |line| {
+    let notes = read::try_each_original(file, only, |line, original| {
+        walk.sink.original(line, original);
         if let Body::Header(header) = &line.body {
             has_events = header.options.get("summary_only") != Some(&true.into());
         }
@@ -84,7 +85,8 @@ fn one(file: &Path, only: &Only, folder: &Path) -> Notes {
     if let Some(error) = failed {
         return Err(error);
     }
-    let notes = notes?;
+    // The dataset has what other views skip.
+    let notes = TraceNotes { unknown_lines: 0, unknown_keys: 0, ..notes? };
     let mut said = notes.sentences();
     said.extend((!has_events).then(|| ONLY_FIGURES.to_owned()));
     let is_whole = notes.is_whole() && only.is_all();

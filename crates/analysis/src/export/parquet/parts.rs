@@ -42,8 +42,16 @@ struct Partition {
 
 struct Part {
     batch: Batch,
+    /// An empty one, which takes turns with it.
+    spare: Batch,
     group: Option<Group>,
     file: Option<PartFile>,
+}
+
+impl Part {
+    fn new(table: Table) -> Part {
+        Part { batch: Batch::new(table), spare: Batch::new(table), group: None, file: None }
+    }
 }
 
 /// A call that has begun.
@@ -167,7 +175,7 @@ impl Parts {
         if let Some(it) = self.partitions.get_mut(partition) {
             it.parts.resize_with(Table::ALL.len(), || None);
             if let Some(part) = it.parts.get_mut(table as usize) {
-                part.get_or_insert_with(|| Part { batch: Batch::new(table), group: None, file: None });
+                part.get_or_insert_with(|| Part::new(table));
             }
         }
         let done = if self.rows > MOST_ROWS { self.encode_all() } else { self.encode(partition, table) };
@@ -195,15 +203,17 @@ impl Parts {
         if part.batch.whole_rows() == 0 {
             return Ok(());
         }
-        let open = part.batch.split_open(table, |call, row| {
+        let Part { batch, spare, group, .. } = part;
+        batch.move_open(spare, |call, row| {
             if let Some(call) = calls.get_mut(call as usize) {
                 call.place.row = row;
             }
         });
-        let mut whole = std::mem::replace(&mut part.batch, open);
-        let group = part.group.get_or_insert_with(|| Group::new(table, format));
-        group.add(&mut whole)?;
-        self.rows = self.rows.saturating_sub(whole.rows());
+        std::mem::swap(batch, spare);
+        let group = group.get_or_insert_with(|| Group::new(table, format));
+        group.add(spare)?;
+        self.rows = self.rows.saturating_sub(spare.rows());
+        spare.clear();
         if group.rows >= GROUP {
             return self.write_group(partition, table);
         }

@@ -4,15 +4,15 @@
 //! begun with its B and completed with its E, so rows are in the order in which calls began. Not here: columns, files.
 
 use gpurec_trace::hash::Map;
-use gpurec_trace::{Body, Datum, End, Finish, Header, KernelEnd, Line, LineWriter, Stack, time};
-use serde_json::Value;
+use gpurec_trace::{Body, Datum, End, Header, KernelEnd, Line, LineWriter, Original, Stack, time};
+use serde_json::{Map as Object, Value};
 
 use super::columns::{
     Blocks, Calls, Collectives, Driver, EVENT_ID, Gpu, Layout, MONO, Memory, Meta, Other, Processes,
     Stacks as Frames, TRACE, TS, Table, Transfers,
 };
 use super::parts::{Parts, Place};
-use super::values::Row;
+use super::values::{self, Row};
 use crate::export::sink::{At, Cause, Links, Sink, Source, WorkLink, stack_of_call};
 use crate::stacks::Stacks;
 
@@ -30,8 +30,9 @@ struct Clocks {
 #[derive(Default)]
 pub struct Rows {
     pub parts: Parts,
-    pub header: Option<Box<Header>>,
-    pub finish: Option<Box<Finish>>,
+    header: Object<String, Value>,
+    boot_id: Option<String>,
+    finish: Option<Object<String, Value>>,
     /// The latest time of a row, which is that of the `end` line if there is one.
     end_ns: u64,
     /// The number of the trace in all tables.
@@ -42,6 +43,10 @@ pub struct Rows {
     processes: Map<u32, usize>,
     last: Option<(u32, usize)>,
     rest: Vec<u8>,
+    /// The keys of the line that this version does not know, as they go into `rest`; a rare line's are in its text. Of
+    /// most lines there is nothing.
+    unknown: Vec<u8>,
+    text: Vec<u8>,
     /// Bytes of texts of open calls.
     held: usize,
     /// The interface wants one; nothing is written into it.
@@ -58,6 +63,29 @@ pub struct OpenRow {
 impl Rows {
     pub fn new(parts: Parts) -> Rows {
         Rows { parts, ..Rows::default() }
+    }
+
+    /// Takes the line that `Walk` gets next as it is in the file.
+    #[inline(always)]
+    pub fn original(&mut self, line: &Line, original: &Original) {
+        self.text.clear();
+        self.unknown.clear();
+        if !line.body.is_frequent() || !original.unknown.is_empty() {
+            self.text.extend_from_slice(original.text);
+        }
+        for (key, value) in &original.unknown {
+            values::keep(&mut self.unknown, key, Datum::Json(value.get()));
+        }
+    }
+
+    /// The keys of a rare line: those of its type, and those that only its text has.
+    fn keys(&self, known: impl serde::Serialize) -> Object<String, Value> {
+        let Ok(Value::Object(mut keys)) = serde_json::to_value(known) else { return Object::new() };
+        values::add_unknown(&mut keys, serde_json::from_slice(&self.text).unwrap_or_default());
+        for of_all in ["event_id", "ts", "type", "name"] {
+            keys.remove(of_all);
+        }
+        keys
     }
 
     /// The name of the file by which the trace is known, wherever it lies and however it is compressed.
@@ -90,7 +118,7 @@ impl Rows {
         let partition = self.partition(pid);
         let place = self.parts.row(partition, L::TABLE);
         self.fill(place, L::TABLE, line.event_id, ts_ns);
-        self.more(place, L::TABLE, false, fill);
+        self.more(place, false, fill);
     }
 
     fn fill(&mut self, place: Place, table: Table, event_id: u64, ts_ns: u64) {
@@ -107,9 +135,10 @@ impl Rows {
     }
 
     #[inline(always)]
-    fn more<L: Layout>(&mut self, place: Place, _: Table, is_end: bool, fill: impl FnOnce(&mut Row<L>)) {
+    fn more<L: Layout>(&mut self, place: Place, is_end: bool, fill: impl FnOnce(&mut Row<L>)) {
         let Some(batch) = self.parts.batch(place.partition, L::TABLE) else { return };
         let mut row = Row::<L>::new(batch, place.row, &mut self.rest, is_end);
+        row.rest.extend_from_slice(&self.unknown);
         fill(&mut row);
         row.finish();
     }
@@ -120,7 +149,7 @@ impl Rows {
         let (call, place) = self.parts.open(partition, L::TABLE);
         let before = self.parts.bytes_of(partition, L::TABLE);
         self.fill(place, L::TABLE, line.event_id, at.ts_ns);
-        self.more(place, L::TABLE, false, |row: &mut Row<L>| {
+        self.more(place, false, |row: &mut Row<L>| {
             row.set("name", Datum::Text(line.body.head().1));
             line.body.show(row);
             fill(row);
@@ -134,7 +163,7 @@ impl Rows {
     fn ended<L: Layout>(&mut self, held: OpenRow, fill: impl FnOnce(&mut Row<L>)) {
         self.held = self.held.saturating_sub(held.bytes);
         let Some(place) = held.call.and_then(|call| self.parts.place(call)) else { return };
-        self.more(place, L::TABLE, true, fill);
+        self.more(place, true, fill);
         if let Some(call) = held.call {
             self.parts.end(call);
         }
@@ -153,19 +182,19 @@ impl Rows {
         let text = serde_json::to_string(header).unwrap_or_default();
         self.trace = fnv1a(text.bytes().chain(self.name().bytes()));
         self.parts.trace(self.trace, &header.host);
-        self.header = Some(Box::new(header.clone()));
+        self.header = self.keys(header);
+        self.boot_id = header.clock.as_ref().and_then(|clock| clock.boot_id.clone());
     }
 
     fn process(&mut self, ts_ns: u64, line: &Line, process: &gpurec_trace::Process) {
         use gpurec_trace::Process;
         let keys = match process {
-            Process::Exec(it) => serde_json::to_value(it),
-            Process::Found(it) => serde_json::to_value(it),
-            Process::Fork(it) => serde_json::to_value(it),
-            Process::Exit(it) => serde_json::to_value(it),
-            Process::Library(it) => serde_json::to_value(it),
+            Process::Exec(it) => self.keys(it),
+            Process::Found(it) => self.keys(it),
+            Process::Fork(it) => self.keys(it),
+            Process::Exit(it) => self.keys(it),
+            Process::Library(it) => self.keys(it),
         };
-        let Ok(Value::Object(keys)) = keys else { return };
         let (pid, _) = process.thread();
         match process {
             Process::Fork(fork) => {
@@ -192,14 +221,13 @@ impl Rows {
             let site = known.site?;
             known.frames.iter().position(|frame| *frame == site)
         });
-        let frames = serde_json::to_value(&stack.frames).unwrap_or_default();
+        let mut keys = self.keys(stack);
+        let frames = keys.remove("frames").unwrap_or_default();
         let frames = frames.as_array().map(Vec::as_slice).unwrap_or_default();
         // A stack without frames has a row too.
         for at in 0..frames.len().max(1) {
             self.row::<Frames>(stack.pid, line, ts_ns, |row| {
-                row.set("stack", Datum::Number(stack.stack));
-                row.set("pid", Datum::Number(stack.pid.into()));
-                row.set("cut", Datum::Bool(stack.cut));
+                row.object(&keys);
                 if let Some(Value::Object(keys)) = frames.get(at) {
                     row.set("frame", Datum::Number(at as u64));
                     row.set("is_site", Datum::Bool(site == Some(at)));
@@ -218,7 +246,9 @@ impl Rows {
     fn kept(&mut self, line: &Line, (pid, tid): (Option<u32>, Option<u32>)) {
         let text = match &line.body {
             Body::Unknown(unknown) => unknown.text.as_bytes().to_vec(),
-            _ => written(line),
+            // The end of a call, or a line that a part of a trace adds.
+            _ if self.text.is_empty() => written(line),
+            _ => self.text.clone(),
         };
         let (kind, name) = line.body.head();
         self.row::<Other>(pid.unwrap_or(0), line, line.ts_ns, |row| {
@@ -235,32 +265,29 @@ impl Rows {
 
     /// The row of the trace, in the partition of its only rank. `notes` are the reader's.
     pub fn meta(&mut self, notes: &[String], is_whole: bool) -> bool {
-        let header = self.header.take().unwrap_or_default();
+        let mut header = std::mem::take(&mut self.header);
+        // The partition has it.
+        header.remove("host");
         let finish = self.finish.take();
-        let complete = finish.as_ref().is_some_and(|finish| finish.complete) && is_whole;
-        let [header_keys, finish_keys] =
-            [serde_json::to_value(&*header), finish.map_or(Ok(Value::Null), |it| serde_json::to_value(&*it))]
-                .map(|keys| keys.ok().and_then(|keys| keys.as_object().cloned()));
+        let is_true = |finish: &Object<String, Value>| finish.get("complete") == Some(&Value::Bool(true));
+        let complete = finish.as_ref().is_some_and(is_true) && is_whole;
+        let boot_id = self.boot_id.take();
         let end_ns = i64::try_from(self.end_ns).unwrap_or(i64::MAX);
         let end_ts = self.clocks.realtime_ns.saturating_add(end_ns);
         let notes = serde_json::to_string(notes).unwrap_or_default();
         let file = std::mem::take(&mut self.file);
         let place = self.parts.row(0, Table::Meta);
         self.fill(place, Table::Meta, 0, 0);
-        self.more(place, Table::Meta, false, |row: &mut Row<Meta>| {
+        self.more(place, false, |row: &mut Row<Meta>| {
             row.set("file", Datum::Text(&file));
-            if let Some(mut keys) = header_keys {
-                // The partition has it.
-                keys.remove("host");
-                row.object(&keys);
-            }
-            if let Some(boot_id) = header.clock.as_ref().and_then(|clock| clock.boot_id.as_deref()) {
+            row.object(&header);
+            if let Some(boot_id) = &boot_id {
                 row.set("boot_id", Datum::Text(boot_id));
             }
-            row.set("ended", Datum::Bool(finish_keys.is_some()));
+            row.set("ended", Datum::Bool(finish.is_some()));
             row.set("end_ts", Datum::Signed(end_ts));
-            if let Some(keys) = finish_keys {
-                row.object(&keys);
+            if let Some(finish) = &finish {
+                row.object(finish);
             }
             row.set("complete", Datum::Bool(complete));
             row.set("notes", Datum::Text(&notes));
@@ -344,10 +371,13 @@ impl Sink for Rows {
     fn close(&mut self, _: At, held: OpenRow, cause: Cause) {
         let table = held.call.and_then(|call| self.parts.table(call));
         let ended = Datum::Text(cause.name());
+        // The line is about another call.
+        let unknown = std::mem::take(&mut self.unknown);
         match table {
             Some(Table::Driver) => self.ended::<Driver>(held, |row| row.set("ended", ended)),
             _ => self.ended::<Calls>(held, |row| row.set("ended", ended)),
         }
+        self.unknown = unknown;
     }
 
     fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, _: Option<u32>, stacks: &Stacks) {
@@ -380,7 +410,7 @@ impl Sink for Rows {
             Body::Header(header) => self.header(header),
             Body::Finish(finish) => {
                 self.end_ns = line.ts_ns;
-                self.finish = Some(finish.clone());
+                self.finish = Some(self.keys(finish));
             }
             Body::Xid(xid) => self.kept(line, (Some(xid.pid), Some(xid.tid))),
             _ => self.kept(line, (None, None)),

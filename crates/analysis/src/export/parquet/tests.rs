@@ -284,6 +284,52 @@ fn a_cut_trace_says_so() {
     assert_eq!(files(&folder.dataset()), before);
 }
 
+/// Keys that this version does not know are in `rest`, those of rows without that column in the line itself.
+#[test]
+fn nothing_of_a_line_is_lost() {
+    let folder = Folder::new();
+    let size = u64::MAX;
+    let memory = format!(
+        r#"{{"event_id":6,"ts":0.5,"type":"memory","name":"memory","pid":7,"tid":7,"begin":4,"function":"f","op":"alloc","space":"device","ptr":"0x1","size":{size},"tier":"hbm"}}"#
+    );
+    let text_of = trace(
+        concat!(
+            r#","rack":12"#,
+            r#","clock":{"monotonic_ns":5000,"realtime_ns":1790000000000000000,"error_ns":60,"boot_id":"b","ntp":null,"ptp":null,"tai":37}"#
+        ),
+        &[
+            r#"{"event_id":1,"ts":0.1,"type":"process","name":"exec","pid":7,"tid":7,"command":["a"],"rank":1,"zone":{"n":1}}"#,
+            r#"{"event_id":2,"ts":0.2,"type":"stack","name":"stack","stack":0,"pid":7,"frames":[{"kind":"python","function":"f","file":"a.py","line":1,"column":9},{"kind":"native","function":null,"module":"m","build_id":null,"offset":"0x1f"}]}"#,
+            r#"{"event_id":3,"ts":0.3,"type":"clock","name":"clock","monotonic_ns":1,"realtime_ns":2,"error_ns":3,"boot_id":null,"ntp":null,"ptp":null,"tai":37}"#,
+            r#"{"event_id":4,"ts":0.4,"type":"userspace","name":"f","phase":"B","pid":7,"tid":7,"depth":0,"args":{"later":"0x1"},"sm":[1,"x"]}"#,
+            r#"{"event_id":5,"ts":0.5,"type":"userspace","name":"f","phase":"E","pid":7,"tid":7,"begin":4,"duration_us":1.000,"retval":0,"sm":2,"q":""r"}"#,
+            &memory,
+            r#"{"event_id":7,"ts":0.6,"type":"userspace","name":"g","phase":"E","pid":7,"tid":7,"begin":99,"duration_us":1.000,"retval":0,"sm":3}"#,
+            r#"{"event_id":8,"ts":0.7,"type":"userspace","name":"h","phase":"B","pid":7,"tid":7,"depth":0,"args":{}}"#,
+            r#"{"event_id":9,"ts":0.8,"type":"userspace","name":"i","phase":"B","pid":7,"tid":7,"depth":0,"args":{},"sm":4}"#,
+        ],
+    );
+    let said = folder.exported(&[folder.trace("t.jsonl", &text_of)]);
+    assert!(!said.iter().any(|said| said.contains("skipped")), "{said:?}");
+    let rest = |table: Table| {
+        let rows = rows(&folder.dataset(), table);
+        rows.iter().map(|row| text(row, "rest").map(str::to_owned)).collect::<Vec<_>>()
+    };
+    let some = |text: &str| Some(text.to_owned());
+    // The end of `h` is missing; the line that shows it is about `i`.
+    assert_eq!(rest(Table::Calls), [some(r#"{"sm":[1,"x"],"sm":2,"q":"\"r"}"#), None, some(r#"{"sm":4}"#)]);
+    assert_eq!(rest(Table::Memory), [Some(format!(r#"{{"tier":"hbm","size":{size}}}"#))]);
+    assert_eq!(rest(Table::Processes), [some(r#"{"zone":{"n":1}}"#)]);
+    assert_eq!(rest(Table::Stacks), [some(r#"{"column":9}"#), None]);
+    assert_eq!(rest(Table::Meta), [some(r#"{"rack":12}"#)]);
+    let meta = rows(&folder.dataset(), Table::Meta);
+    assert!(meta[0]["clock"].to_string().contains("tai"), "{meta:?}");
+    let other = rows(&folder.dataset(), Table::Other);
+    let lines: Vec<_> = other.iter().filter_map(|row| text(row, "line")).collect();
+    assert_eq!(lines, [text_of.lines().nth(3), text_of.lines().nth(7)].map(Option::unwrap_or_default));
+    assert_eq!(number(&rows(&folder.dataset(), Table::Memory)[0], "size"), None);
+}
+
 /// More rows than a window, with calls that are open for long: no row is lost or moved to another call.
 #[test]
 fn long_calls_keep_their_rows() {

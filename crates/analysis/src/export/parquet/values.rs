@@ -9,12 +9,41 @@ use serde_json::{Map, Value};
 use super::batch::Batch;
 use super::columns::Layout;
 
+/// Adds a key to an object without its last brace: one that a newer gpurec added, or of a malformed line.
+#[cold]
+pub fn keep(rest: &mut Vec<u8>, key: &str, value: Datum) {
+    rest.push(if rest.is_empty() { b'{' } else { b',' });
+    json::string(rest, key);
+    rest.push(b':');
+    value.write_json(rest);
+}
+
+/// Adds what only the text of a line has, also in objects and lists inside it.
+pub fn add_unknown(known: &mut Map<String, Value>, text: Map<String, Value>) {
+    for (key, value) in text {
+        match (known.get_mut(&key), value) {
+            (None, value) => {
+                known.insert(key, value);
+            }
+            (Some(Value::Object(known)), Value::Object(text)) => add_unknown(known, text),
+            (Some(Value::Array(known)), Value::Array(text)) => {
+                for pair in known.iter_mut().zip(text) {
+                    if let (Value::Object(known), Value::Object(text)) = pair {
+                        add_unknown(known, text);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 /// The row of one line, or of the end of a call.
 pub struct Row<'a, L> {
     batch: &'a mut Batch,
     row: usize,
     /// Keys without a column, as an object without its last brace.
-    rest: &'a mut Vec<u8>,
+    pub rest: &'a mut Vec<u8>,
     /// The line is the end of a call, whose row has the keys of its begin.
     is_end: bool,
     layout: std::marker::PhantomData<L>,
@@ -33,7 +62,7 @@ impl<'a, L: Layout> Row<'a, L> {
         }
         let stored = L::of(key).is_some_and(|column| self.cell(column, value));
         if !stored {
-            self.keep(key, value);
+            keep(self.rest, key, value);
         }
     }
 
@@ -41,7 +70,7 @@ impl<'a, L: Layout> Row<'a, L> {
     fn cell(&mut self, column: usize, value: Datum) -> bool {
         let (row, batch) = (self.row, &mut *self.batch);
         match value {
-            Datum::Number(n) => batch.number(row, column, i64::try_from(n).unwrap_or(i64::MAX)),
+            Datum::Number(n) => i64::try_from(n).is_ok_and(|n| batch.number(row, column, n)),
             Datum::Hex(bits) => batch.number(row, column, bits as i64),
             Datum::Signed(n) | Datum::SignedMicros(n) => batch.number(row, column, n),
             Datum::Micros(ns) => batch.number(row, column, i64::try_from(ns).unwrap_or(i64::MAX)),
@@ -55,15 +84,6 @@ impl<'a, L: Layout> Row<'a, L> {
             Datum::Args(_) | Datum::Json(_) => batch.text(row, column, |out| value.write_json(out)),
             Datum::Null => true,
         }
-    }
-
-    /// Called for keys that a newer gpurec added, and for malformed lines.
-    #[cold]
-    fn keep(&mut self, key: &str, value: Datum) {
-        self.rest.push(if self.rest.is_empty() { b'{' } else { b',' });
-        json::string(self.rest, key);
-        self.rest.push(b':');
-        value.write_json(self.rest);
     }
 
     /// The keys of a line that serde wrote.

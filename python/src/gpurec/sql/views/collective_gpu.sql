@@ -3,12 +3,16 @@ with work as (
     select trace, begin as call, ts, ts + duration_ns as done
     from gpurec_gpu
     where kind = 'kernel' and begin is not null and lower(name) like '%nccl%'
+), nested as (
+    select trace, event_id, parent
+    from gpurec_calls
+    where parent is not null
 ), inner_calls as (
     select w.trace, w.call, w.ts, w.done, c.parent as up1
-    from work w left join gpurec_calls c on c.trace = w.trace and c.event_id = w.call
+    from work w left join nested c on c.trace = w.trace and c.event_id = w.call
 ), outer_calls as (
     select i.trace, i.call, i.ts, i.done, i.up1, c.parent as up2
-    from inner_calls i left join gpurec_calls c on c.trace = i.trace and c.event_id = i.up1
+    from inner_calls i left join nested c on c.trace = i.trace and c.event_id = i.up1
 ), candidates as (
     select trace, call as begin, ts, done from outer_calls
     union all
