@@ -1,5 +1,5 @@
 //! Measures the pipeline without BPF: made rings, the worker, the file. In: how many calls of what, in how many rings.
-//! Out: lines a second. `scripts/bench sustained` runs it (`gpurec replay`, which --help does not list).
+//! Out: lines of calls a second. `scripts/bench sustained` runs it (`gpurec replay`, which --help does not list).
 
 pub(super) mod work;
 
@@ -74,7 +74,7 @@ pub fn run(plan: &Plan) -> Result<()> {
     let peak = (peak - held) >> 20;
     writeln!(
         io::stdout(),
-        "{lines} lines in {wall:.3} s: {speed:.2} M lines/s, CPU {cpu:.3} s, at most {peak} MiB besides the rings"
+        "{lines} lines of calls in {wall:.3} s: {speed:.2} M lines/s, CPU {cpu:.3} s, at most {peak} MiB besides the rings"
     )?;
     Ok(())
 }
