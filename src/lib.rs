@@ -90,6 +90,7 @@ fn perform(task: Task, keep_fds: Vec<i32>) -> Result<u8> {
         Task::Dump { pid } => serve::flight::ask(pid),
         Task::KernelProbes { glob } => probe::kernel::list(glob.as_ref()),
         Task::Print(page) => cli::print(&page),
+        Task::Replay(plan) => pipeline::replay::run(&plan).map(|()| 0),
         Task::Probes { glob, selection, pid } => probe::list(&glob, &selection, pid),
     }
 }

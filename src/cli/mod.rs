@@ -6,6 +6,7 @@ mod flight;
 mod hint;
 mod pages;
 mod record;
+mod replay;
 #[cfg(test)]
 mod tests;
 mod top;
@@ -19,6 +20,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use glob::Pattern;
 
 use crate::files::select::{LibRule, Selection};
+use crate::pipeline::replay::Plan as Replay;
 use crate::record::{Config, Target};
 use crate::ui;
 use gpurec_analysis::cli::{self, Printing, id, pattern, span};
@@ -104,6 +106,9 @@ enum Command {
     /// Print the manual page, for man
     #[command(after_help = pages::MAN)]
     Man,
+    /// Measure the pipeline on made rings (scripts/bench)
+    #[command(hide = true)]
+    Replay(replay::ReplayArgs),
 }
 
 const DUMP: &str = "\
@@ -150,6 +155,7 @@ pub enum Task {
     Dump { pid: Option<u32> },
     Doctor,
     Print(Page),
+    Replay(Replay),
 }
 
 impl Task {
@@ -161,7 +167,7 @@ impl Task {
             Task::Dump { .. } => false,
             // This reads another process's libraries.
             Task::Probes { pid, .. } => pid.is_none(),
-            Task::Read(_) | Task::Print(_) => true,
+            Task::Read(_) | Task::Print(_) | Task::Replay(_) => true,
         }
     }
 }
@@ -180,8 +186,9 @@ pub fn parse() -> Result<Task> {
 /// --help and --version come this way too.
 fn refuse(mut error: clap::Error, words: &[OsString]) -> ! {
     use clap::error::{ContextKind, ContextValue};
-    let commands: Vec<String> =
-        Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let root = Cli::command();
+    let shown = root.get_subcommands().filter(|command| !command.is_hide_set());
+    let commands: Vec<String> = shown.map(|command| command.get_name().to_owned()).collect();
     if let Some(hint) = hint::hint(words, error.kind(), &commands) {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
     }
@@ -208,6 +215,7 @@ fn task(cli: Cli) -> Result<Task> {
         }
         Some(Command::Completions(args)) => Task::Print(Page::Completions(args.shell)),
         Some(Command::Man) => Task::Print(Page::Manual),
+        Some(Command::Replay(args)) => Task::Replay(args.plan()),
     })
 }
 

@@ -56,7 +56,7 @@ pub fn manual() -> io::Result<Vec<u8>> {
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
     body(&command, &man, ".SH", &mut page)?;
-    for subcommand in command.get_subcommands() {
+    for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         section(subcommand, &mut page)?;
     }
     page.write_all(EXIT_STATUS.as_bytes())?;

@@ -132,6 +132,9 @@ pub struct Options {
     /// For tests: stacks without native frames beyond the caller
     #[arg(long, hide = true)]
     no_native: bool,
+    /// For tests: the number of threads that turn records into lines [default: by the CPUs]
+    #[arg(long, hide = true, value_name = "N")]
+    threads: Option<usize>,
     /// For tests: use this backend or none
     #[arg(long, hide = true, value_name = "BACKEND", value_parser = backend)]
     backend: Option<Backend>,
@@ -215,6 +218,7 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         gpu: options.gpu,
         nvml: None,
         native_frames: !options.no_native,
+        threads: options.threads,
         budget: options.budget,
         live: options.live,
         flight,

@@ -36,7 +36,8 @@ fn understood(words: &[String]) -> Result<Task, String> {
 fn commands() -> Vec<clap::Command> {
     let mut root = Cli::command().disable_help_subcommand(true);
     root.build();
-    let mut all: Vec<clap::Command> = root.get_subcommands().cloned().collect();
+    let mut all: Vec<clap::Command> =
+        root.get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect();
     all.push(root);
     all
 }

@@ -59,6 +59,7 @@ pub fn config(args: TopArgs) -> Result<Config> {
         gpu: None,
         nvml: None,
         native_frames: true,
+        threads: None,
         budget: args.budget,
         live: false,
         flight: None,

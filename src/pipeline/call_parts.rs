@@ -1,7 +1,7 @@
 //! Takes a call's captured bytes apart without an allocation. In: the bytes. Out: the words of its stack and the
 //! pieces of memory, for the tables of arguments.
 
-use super::decode::{self, Captured};
+use super::decode::{self, Captured, Payload};
 use crate::wire;
 use gpurec_cuda::raw::{Entry, Piece};
 
@@ -13,9 +13,9 @@ pub(super) struct CallParts<'a> {
 }
 
 impl<'a> CallParts<'a> {
-    pub(super) fn entry(captured: &'a Captured) -> CallParts<'a> {
-        let mut taken = CallParts::of(captured.pieces());
-        for (slot, word) in taken.stack.iter_mut().zip(captured.stack()) {
+    pub(super) fn entry(payload: Payload<'a>) -> CallParts<'a> {
+        let mut taken = CallParts::of(payload.pieces());
+        for (slot, word) in taken.stack.iter_mut().zip(payload.stack()) {
             *slot = word;
             taken.words += 1;
         }
@@ -28,7 +28,7 @@ impl<'a> CallParts<'a> {
 
     /// What was captured at the entry, completed by the pieces that could be read only at the return.
     pub(super) fn late(captured: &'a Captured, pieces: &'a [u8]) -> CallParts<'a> {
-        let mut taken = CallParts::entry(captured);
+        let mut taken = CallParts::entry(captured.payload());
         for (index, piece) in decode::late_pieces(pieces) {
             if let Some(slot) = taken.pieces.get_mut(index) {
                 *slot = piece;
@@ -51,9 +51,9 @@ impl<'a> CallParts<'a> {
         taken
     }
 
-    pub(super) fn as_entry(&self, captured: &Captured) -> Entry<'_> {
+    pub(super) fn as_entry(&self, registers: [u64; 6]) -> Entry<'_> {
         let stack = self.stack.get(..self.words).unwrap_or_default();
-        Entry { registers: captured.args, stack, reads: self.pieces() }
+        Entry { registers, stack, reads: self.pieces() }
     }
 
     pub(super) fn pieces(&self) -> &[Piece<'a>] {

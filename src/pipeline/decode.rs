@@ -173,7 +173,7 @@ impl Origin {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Captured {
     pub args: [u64; 6],
-    /// Stack words, then pieces of memory, in the record's layout.
+    /// As `Payload` has it.
     payload: Box<[u8]>,
     words: usize,
 }
@@ -184,15 +184,30 @@ impl Captured {
         Captured { args, ..Captured::default() }
     }
 
-    pub fn stack(&self) -> impl Iterator<Item = u64> {
-        self.payload
-            .chunks_exact(8)
-            .take(self.words)
-            .filter_map(|word| Some(u64::from_ne_bytes(word.try_into().ok()?)))
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+        self.payload().pieces()
     }
 
-    pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
-        pieces(self.payload.get(self.words * 8..).unwrap_or(&[]))
+    pub fn payload(&self) -> Payload<'_> {
+        Payload { bytes: &self.payload, words: self.words }
+    }
+}
+
+/// Stack words, then pieces of memory, in a record's layout.
+#[derive(Clone, Copy)]
+pub struct Payload<'a> {
+    pub bytes: &'a [u8],
+    pub words: usize,
+}
+
+impl<'a> Payload<'a> {
+    pub fn stack(self) -> impl Iterator<Item = u64> {
+        let words = self.bytes.chunks_exact(8).take(self.words);
+        words.filter_map(|word| Some(u64::from_ne_bytes(word.try_into().ok()?)))
+    }
+
+    pub fn pieces(self) -> impl Iterator<Item = Piece<'a>> {
+        pieces(self.bytes.get(self.words * 8..).unwrap_or(&[]))
     }
 }
 

@@ -21,10 +21,15 @@ const KEPT: usize = 16;
 
 enum Work {
     Bytes(Vec<u8>),
+    /// Lines that another thread is still formatting.
+    Later(Slot),
     Flush,
     Died(u64, u64),
     Dump(Box<DumpRequest>),
 }
+
+/// Where a thread puts the lines that it has formatted.
+pub type Slot = Receiver<io::Result<Vec<u8>>>;
 
 /// Where the lines go.
 pub trait Destination: Send {
@@ -88,6 +93,11 @@ fn write_all(
                 output.write(&bytes)?;
                 let _ = back.try_send(bytes);
             }
+            Work::Later(slot) => {
+                let bytes = slot.recv().map_err(|_| io::Error::other("a formatting thread panicked"))??;
+                output.write(&bytes)?;
+                let _ = back.try_send(bytes);
+            }
             // A compressed stream pays for each flush, and gpurec promises only one per second.
             Work::Flush if flushed.elapsed().as_millis() >= 500 => {
                 output.flush()?;
@@ -126,9 +136,20 @@ impl Handoff {
 
     /// Exchanges a full buffer for an empty one.
     fn take(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
-        let mut empty = self.written.try_recv().unwrap_or_else(|_| Vec::with_capacity(buffer.capacity()));
-        empty.clear();
+        let empty = self.empty().unwrap_or_else(|| Vec::with_capacity(buffer.capacity()));
         self.send(Work::Bytes(std::mem::replace(buffer, empty)))
+    }
+
+    /// A buffer that was used before.
+    pub fn empty(&self) -> Option<Vec<u8>> {
+        let mut empty = self.written.try_recv().ok()?;
+        empty.clear();
+        Some(empty)
+    }
+
+    /// The place of lines that come into `slot` is here.
+    pub fn later(&self, slot: Slot) -> io::Result<()> {
+        self.send(Work::Later(slot))
     }
 
     pub fn died(&self, before: u64, call: u64) -> io::Result<()> {

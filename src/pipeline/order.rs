@@ -57,8 +57,9 @@ pub enum Release {
     PutOff,
 }
 
+/// The items of a ring.
 #[derive(Default)]
-struct Queue {
+pub struct Queue {
     items: VecDeque<Item>,
     /// Everything older than this has been read from the ring.
     complete_to: u64,
@@ -84,8 +85,23 @@ impl Order {
         self.rings[ring].items.len() < PART || self.holder.is_none_or(|holder| holder == ring)
     }
 
+    #[cfg(test)]
     pub fn push(&mut self, ring: usize, item: Item) {
         self.rings[ring].push(item);
+    }
+
+    /// Where the ring's items are put.
+    pub fn queue(&mut self, ring: usize) -> &mut Queue {
+        &mut self.rings[ring]
+    }
+
+    /// The same for another thread. It must be `put` back before anything else happens here.
+    pub fn take(&mut self, ring: usize) -> Queue {
+        std::mem::take(&mut self.rings[ring])
+    }
+
+    pub fn put(&mut self, ring: usize, queue: Queue) {
+        self.rings[ring] = queue;
     }
 
     /// The ring was read to the end that it had at `time` or later.
@@ -185,7 +201,7 @@ impl Queue {
 
     /// Inserts by time, almost always at the end. A record can be older than the one before it if a thread was
     /// preempted between reserving room and reading the clock.
-    fn push(&mut self, item: Item) {
+    pub fn push(&mut self, item: Item) {
         self.note(&item);
         let mut at = self.items.len();
         while at > 0 && self.items[at - 1].ts > item.ts {

@@ -2,15 +2,20 @@
 //! file, the summary and, with --live, the user. Everything that needs a function's name or meaning is looked up once
 //! per probe.
 
+mod batch;
+mod drafts;
 mod dumps;
+mod facts;
 mod gpu;
 mod measured;
+mod sharing;
 mod still;
 mod tap;
 mod unreturned;
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::account::Totals;
@@ -27,14 +32,17 @@ use super::stops::Stops;
 use super::stubs::Stubs;
 use crate::files::{Ask, Files, Found, Side};
 use crate::gpu::join::Join;
-use crate::probe::{Beneath, Probe, RuleTable};
+use crate::probe::{Probe, RuleTable};
 use crate::process::job::Job;
 use gpurec_analysis::Summary;
 use gpurec_cuda::raw::{Exit, Piece};
-use gpurec_cuda::semantics::{CallRef, Effect, Meaning, Role};
-use gpurec_cuda::{self as cuda, Api, FunctionTraits, Returns, Signature};
-use gpurec_trace::{self, Arg, Args, Begin, Body, End, EndKind, Line, LineWriter, List, Op, Process, Retval};
+use gpurec_cuda::semantics::{BeginKeys, CallRef, Effect, Meaning};
+use gpurec_trace::{self, Arg, Args, Body, EndKind, Line, LineWriter, List, Op, Process, Retval};
 
+use batch::Place;
+use drafts::{BeginDraft, EndDraft};
+use facts::Facts;
+use sharing::Sharing;
 use tap::{NO_LINE, Tapped, Tapping};
 use unreturned::Unreturned;
 
@@ -43,32 +51,16 @@ use unreturned::Unreturned;
 const RANK: Duration = Duration::from_millis(20);
 const RANKS: Duration = Duration::from_secs(5);
 
-/// Facts about a probe, looked up when its library is hooked.
-struct Facts {
-    name: String,
-    api: Api,
-    traits: FunctionTraits,
-    signature: Option<&'static Signature>,
-    role: Option<Role>,
-    /// Its calls submit work to the GPU. True: a kernel or a graph.
-    launches: Option<bool>,
-    /// What the tap reads of its calls.
-    tapped: Option<Tapped>,
-    /// Set for probes in Linux and nvidia.ko (ioctl, irq, ...), beneath the calls.
-    beneath: Option<Beneath>,
-}
-
 /// The most open calls, of up to 8 KiB each, whose unreadable arguments are kept for a second read at the return.
 const MOST_UNREAD: usize = 4096;
 
-/// The trace's reason for a call on another stack than its thread's open call (bpf/stack.h).
-const ELSEWHERE: &str = "it was made on another stack than an open call of its thread";
-
 pub struct Lines {
-    probes: Vec<Facts>,
+    probes: Vec<Arc<Facts>>,
     /// None with --summary-only.
     writer: Option<LineWriter<Handoff>>,
-    pub summary: Summary,
+    /// None while another thread adds lines to it.
+    summary: Option<Box<Summary>>,
+    sharing: Sharing,
     pub meaning: Meaning,
     pub(super) below: Below,
     ranks: Side,
@@ -115,7 +107,8 @@ impl Lines {
         Lines {
             probes: Vec::new(),
             writer,
-            summary: Summary::new(),
+            summary: Some(Box::default()),
+            sharing: Sharing::new(1),
             meaning: Meaning::new(Box::new(Stubs::new(None))),
             below: Below::new(crate::host::driver_version().as_deref()),
             ranks: Side::new(None),
@@ -171,31 +164,16 @@ impl Lines {
 
     /// Adds probes. Their ids are in order, from 1.
     pub fn add_probes(&mut self, probes: &[Probe]) {
+        // An id that is taken again means another function in the lines before.
+        self.pass_on();
         for probe in probes {
             let id = probe.id as usize;
-            while self.probes.len() <= id {
-                self.probes.push(Facts {
-                    name: String::new(),
-                    api: Api::Other,
-                    traits: FunctionTraits::of(""),
-                    signature: None,
-                    role: None,
-                    launches: None,
-                    tapped: None,
-                    beneath: None,
-                });
+            if self.probes.len() <= id {
+                self.probes.resize_with(id + 1, || Arc::new(Facts::none()));
             }
-            self.probes[id] = Facts {
-                name: probe.name.clone(),
-                api: cuda::api(&probe.name),
-                traits: FunctionTraits::of(&probe.name),
-                signature: probe.signature,
-                role: Role::of(&probe.name).filter(|_| probe.beneath.is_none()),
-                tapped: Tapped::of(&probe.name),
-                launches: gpu::launches(&FunctionTraits::of(&probe.name)),
-                beneath: probe.beneath.clone(),
-            };
+            self.probes[id] = Arc::new(Facts::of(probe));
         }
+        self.sharing.learn(&self.probes);
     }
 
     pub fn probe_name(&self, id: u32) -> &str {
@@ -237,9 +215,9 @@ impl Lines {
             _ => self.now_is(ts),
         };
         let mut line = Line { event_id: id, ts_ns, body };
+        batch::count(self.summary(), &line);
         let end = line.end_of_unwatched();
         for line in [Some(&line), end.as_ref()].into_iter().flatten() {
-            self.summary.add(line);
             if let Some(live) = &mut self.live {
                 live.line(line, self.hurry);
             }
@@ -266,9 +244,72 @@ impl Lines {
             // The same id as in memory, unless the file leaves calls out.
             line.event_id = self.written_ids;
             self.written_ids += 1;
-            self.failed = writer.write(&line).err();
+            if self.sharing.is_on {
+                self.failed = self.sharing.batch.counted_line(&line).err();
+                self.counts_itself();
+            } else {
+                self.failed = writer.write(&line).err();
+            }
         }
         id
+    }
+
+    /// Writes the line of a call that begins.
+    fn begins(&mut self, call: &Open, facts: Option<&Facts>, captured: &Captured, keys: BeginKeys) -> u64 {
+        let draft = BeginDraft {
+            probe: call.probe,
+            pid: call.pid,
+            tid: call.tid,
+            depth: call.depth,
+            parent: call.parent,
+            args: captured.args,
+            stack: call.stack.and_then(|key| self.stacks.table.number(key)),
+            is_elsewhere: call.origin.elsewhere,
+        };
+        let payload = captured.payload();
+        if !self.sharing.is_on {
+            return draft.with(facts, payload, keys.launch(), true, |body| self.line(call.ts, body));
+        }
+        self.meet(call.ts, call.pid);
+        let place = self.place(call.ts);
+        self.sharing.batch.begins(place, draft, payload, keys);
+        self.drafted();
+        place.id
+    }
+
+    /// Writes the line of a call that ended. `late`: arguments that could be read only now.
+    fn ends(
+        &mut self,
+        ts: u64,
+        depth: u32,
+        draft: EndDraft,
+        facts: Option<&Facts>,
+        pieces: &[u8],
+        late: Option<Args>,
+    ) {
+        if self.sharing.is_on && late.is_none() {
+            let place = self.place(ts);
+            self.sharing.batch.ends(place, draft, pieces);
+            self.drafted();
+            return;
+        }
+        draft.with(facts, pieces, late, |body| {
+            if let Body::End(end) = &body {
+                self.failed(depth, end);
+            }
+            self.line(ts, body);
+        });
+    }
+
+    /// Writes a line about what a call did.
+    fn effect(&mut self, ts: u64, body: Body<'static>) {
+        if !self.sharing.is_on {
+            self.line(ts, body);
+            return;
+        }
+        let Place { id, ts_ns } = self.place(ts);
+        self.sharing.batch.line(Line { event_id: id, ts_ns, body });
+        self.drafted();
     }
 
     /// Number of lines so far, written or only counted.
@@ -300,6 +341,7 @@ impl Lines {
 
     pub fn flush(&mut self) {
         self.show();
+        self.pass_on();
         if let (Some(writer), None) = (&mut self.writer, &self.failed) {
             self.failed = writer.flush().err();
         }
@@ -311,25 +353,27 @@ impl Lines {
         ts: u64,
         call: &Open,
         facts: &Facts,
-        exit: &Exit,
+        pieces: &[u8],
         retval: Option<Retval>,
         duration: u64,
     ) {
         let Some(role) = &facts.role else { return };
+        let taken = CallParts::exit(pieces);
+        let exit = Exit { reads: taken.pieces() };
         let status = match retval {
             Some(Retval::Number(code)) if !facts.traits.is_in_progress(code as i32) => code as i32,
             _ => 0,
         };
         let mut effects = std::mem::take(&mut self.effects);
         let call = call.reference();
-        self.meaning.end(Some(role), facts.signature, &call, exit, status, duration, &mut effects);
+        self.meaning.end(Some(role), facts.signature, &call, &exit, status, duration, &mut effects);
         for effect in effects.drain(..) {
             let body = match effect {
                 Effect::Memory(memory) => Body::Memory(memory),
                 Effect::Transfer(transfer) => Body::Transfer(transfer),
                 Effect::Collective(collective) => Body::Collective(*collective),
             };
-            self.line(ts, body);
+            self.effect(ts, body);
         }
         self.effects = effects;
     }
@@ -343,12 +387,12 @@ impl Lines {
         taken: &'a CallParts,
     ) -> Option<Vec<Arg<'a>>> {
         let signature = facts.signature?;
-        let entry = taken.as_entry(captured);
+        let entry = taken.as_entry(captured.args);
         let call = call.reference();
         self.meaning.late(facts.role.as_ref(), Some(signature), &call, &entry);
-        let at_begin = CallParts::entry(captured);
+        let at_begin = CallParts::entry(captured.payload());
         let (mut before, mut now) = (Vec::new(), Vec::new());
-        signature.args(&at_begin.as_entry(captured), &mut before);
+        signature.args(&at_begin.as_entry(captured.args), &mut before);
         signature.args(&entry, &mut now);
         let is_news = |arg: &Arg| arg.name != "unreadable" && !before.contains(arg);
         now.retain(is_news);
@@ -359,7 +403,7 @@ impl Lines {
 impl Sink for Lines {
     fn begin(&mut self, call: &Open, captured: &Captured) -> u64 {
         let probes = std::mem::take(&mut self.probes);
-        let facts = probes.get(call.probe as usize);
+        let facts = probes.get(call.probe as usize).map(Arc::as_ref);
         if let Some((what, name)) = facts.and_then(Facts::beneath) {
             let body = self.below.begin(what, name, self.next_id, call, captured);
             let id = self.line(call.ts, body);
@@ -380,36 +424,12 @@ impl Sink for Lines {
                 return NO_LINE;
             }
         }
-        let taken = CallParts::entry(captured);
-        let entry = taken.as_entry(captured);
-        let signature = facts.and_then(|facts| facts.signature);
-        let mut list = Vec::new();
-        let args = match signature {
-            Some(signature) => {
-                signature.args(&entry, &mut list);
-                Args::Named(List::Borrowed(&list))
-            }
-            None => Args::raw(&captured.args),
-        };
+        let taken = CallParts::entry(captured.payload());
+        let entry = taken.as_entry(captured.args);
         let role = facts.and_then(|facts| facts.role.as_ref());
         let call_ref = CallRef { id: self.next_id, ..call.reference() };
-        let stack = call.stack.and_then(|key| self.stacks.table.number(key));
-        let noted = self.meaning.begin(role, signature, &call_ref, &entry);
-        let id = self.line(
-            call.ts,
-            Body::Begin(Begin {
-                name: facts.map_or("?", |facts| facts.name.as_str()).into(),
-                pid: call.pid,
-                tid: call.tid,
-                depth: call.depth,
-                parent: call.parent,
-                args,
-                launch: noted.launch(),
-                stack,
-                no_return: call.origin.elsewhere.then_some(ELSEWHERE.into()),
-                carried: false,
-            }),
-        );
+        let noted = self.meaning.begin(role, facts.and_then(|facts| facts.signature), &call_ref, &entry);
+        let id = self.begins(call, facts, captured, noted);
         self.gpu_begin(call, facts, id);
         if call.origin.elsewhere {
             self.meaning.forget(&call_ref);
@@ -422,7 +442,7 @@ impl Sink for Lines {
 
     fn end(&mut self, ts: u64, call: &Open, outcome: Outcome, pieces: &[u8]) {
         let probes = std::mem::take(&mut self.probes);
-        let facts = probes.get(call.probe as usize);
+        let facts = probes.get(call.probe as usize).map(Arc::as_ref);
         if let Some((what, name)) = facts.and_then(Facts::beneath) {
             self.returns_missed += u64::from(outcome == Outcome::Lost);
             let body = self.below.end(what, name, ts, call, outcome, pieces);
@@ -434,46 +454,32 @@ impl Sink for Lines {
             self.probes = probes;
             return;
         }
-        let name = facts.map_or("?", |facts| facts.name.as_str());
         let (ended, retval) = match outcome {
             Outcome::Returned(value) => (EndKind::Returned, facts.and_then(|f| f.retval(value))),
             Outcome::Unwound => (EndKind::Unwound, None),
             Outcome::Lost => (EndKind::Lost, None),
         };
-        let error = facts.and_then(|f| f.error(retval));
         self.gpu_end(ts, call, facts, outcome, retval);
-        let taken = CallParts::exit(pieces);
-        let exit = Exit { reads: taken.pieces() };
-        let mut list = Vec::new();
-        if let Some(signature) = facts.and_then(|facts| facts.signature).filter(|_| !pieces.is_empty()) {
-            signature.out(&exit, &mut list);
-        }
-        let out = (!list.is_empty()).then(|| Args::Named(List::Borrowed(&list)));
         let unread = self.unread.remove(&call.id);
         let entry = unread.as_ref().map(|captured| CallParts::late(captured, pieces));
         let late = entry.as_ref().and_then(|taken| self.late(call, facts?, unread.as_ref()?, taken));
         let late = late.as_ref().map(|list| Args::Named(List::Borrowed(list)));
         let duration = ts.saturating_sub(call.ts);
         let is_lost = outcome == Outcome::Lost;
-        let paused_ns = if is_lost { 0 } else { self.stops.within(call.pid, call.ts, ts) };
-        let end = End {
-            name: name.into(),
+        let draft = EndDraft {
+            probe: call.probe,
             pid: call.pid,
             tid: call.tid,
             begin: call.id,
             duration_ns: (!is_lost).then_some(duration),
-            paused_ns,
+            paused_ns: if is_lost { 0 } else { self.stops.within(call.pid, call.ts, ts) },
             retval,
-            error,
-            out,
-            late,
             ended,
         };
-        self.failed(call.depth, &end);
-        self.line(ts, Body::End(end));
+        self.ends(ts, call.depth, draft, facts, pieces, late);
         match facts {
             Some(facts) if ended == EndKind::Returned => {
-                self.follow(ts, call, facts, &exit, retval, duration)
+                self.follow(ts, call, facts, pieces, retval, duration)
             }
             _ => self.meaning.forget(&call.reference()),
         }
@@ -517,7 +523,7 @@ impl Sink for Lines {
     fn instant(&mut self, item: &Item, within: Option<&Open>) {
         let What::Instant { probe, .. } = item.what else { return };
         let probes = std::mem::take(&mut self.probes);
-        if let Some((what, name)) = probes.get(probe as usize).and_then(Facts::beneath)
+        if let Some((what, name)) = probes.get(probe as usize).and_then(|facts| facts.beneath())
             && let Some(body) = self.below.instant(what, name, item, within)
         {
             self.line(item.ts, body);
@@ -537,7 +543,7 @@ impl Sink for Lines {
         } else {
             self.died_unlisted(call);
         }
-        self.summary.died(call.id, ts.saturating_sub(call.ts));
+        self.summary().died(call.id, ts.saturating_sub(call.ts));
     }
 
     fn process(&mut self, item: &Item) {
@@ -568,28 +574,5 @@ impl Sink for Lines {
             _ => return,
         };
         self.line(item.ts, Body::Process(process));
-    }
-}
-
-impl Facts {
-    fn beneath(&self) -> Option<(&Beneath, &str)> {
-        Some((self.beneath.as_ref()?, &self.name))
-    }
-
-    fn retval(&self, value: u64) -> Option<Retval> {
-        match self.traits.returns {
-            Returns::Status => Some(Retval::Number((value as i32).into())),
-            Returns::Void => None,
-            Returns::Pointer | Returns::Other => Some(Retval::Pointer(value)),
-        }
-    }
-
-    fn error(&self, retval: Option<Retval>) -> Option<std::borrow::Cow<'static, str>> {
-        let Some(Retval::Number(code)) = retval else { return None };
-        let code = i32::try_from(code).ok()?;
-        if !self.traits.is_failure(code) {
-            return None;
-        }
-        Some(cuda::error_name(self.api, code).map_or_else(|| format!("error {code}").into(), Into::into))
     }
 }

@@ -11,16 +11,17 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 
 use super::clock_ticks::ClockTicks;
-use super::decode::{self, Item, What};
+use super::decode::Item;
 use super::gpu::{self, Gpu};
 use super::messages::{
     Coming, Message, MessageKind, is_of_blocks, touches_collectives, touches_contexts, touches_memory,
     write_until,
 };
 use super::observer::{Cause, DumpRequest};
-use super::order::{self, Order, Release, Released};
+use super::order::{Order, Release, Released};
 use super::pair::Pairing;
 use super::pause::Pause;
+use super::reading;
 use super::sink::Lines;
 use super::sleeps::{Reading, Sleeps};
 use crate::clock::monotonic_ns;
@@ -28,7 +29,7 @@ use crate::host;
 use crate::nvml::Sample;
 use crate::probe::LossCounters;
 use crate::probe::pauses::Pauses;
-use crate::ring::{Ring, Stopped};
+use crate::ring::Ring;
 use crate::wire::{self, LostTotal};
 use gpurec_analysis::{Figures, Gaps};
 use gpurec_trace::{self as trace, Body, Finish, GpuSource, Header, Incomplete, Reason, Reasons};
@@ -272,35 +273,13 @@ impl Worker {
             gpu.meet(&mut self.lines);
         }
         let now = monotonic_ns();
-        let (mut records, mut more) = (0, false);
-        let mut mapped = Vec::new();
         self.lines.hurry = self.rings.iter().any(Ring::fills);
-        for (i, ring) in self.rings.iter_mut().enumerate() {
-            if !self.order.wants(i) {
-                continue;
-            }
-            let (order, undecoded, cut) = (&mut self.order, &mut self.undecoded, &mut self.cut);
-            let stopped = ring.read(order::PART, |bytes| {
-                records += 1;
-                *cut += u64::from(decode::is_cut(bytes));
-                match decode::decode(bytes) {
-                    Some(item) => {
-                        if let What::Mapped(new) = &item.what {
-                            mapped.push((new.pid, new.what));
-                        }
-                        order.push(i, item);
-                    }
-                    None => *undecoded += 1,
-                }
-            });
-            match stopped {
-                Stopped::Drained => self.order.complete(i, now),
-                Stopped::Busy => self.order.is_held_up(i),
-                Stopped::Many => self.order.has_more(i),
-            }
-            more |= stopped == Stopped::Many;
-        }
-        self.lines.stacks.open(mapped);
+        let read = reading::read_all(&mut self.rings, &mut self.order, now, self.lines.helpers());
+        let (records, mut more) = (read.records, read.has_more);
+        self.undecoded += read.undecoded;
+        self.cut += read.cut;
+        self.lines.stacks.open(read.mapped);
+        self.lines.share(records);
         // A paused process resumes while its records are still being written. If writing blocks, this thread blocks
         // too, and then so does a process that fills the rings again.
         if let Some(pauses) = &self.pauses
@@ -494,7 +473,7 @@ impl Worker {
             }
         };
         if let Some(account) = &self.gpu_account {
-            self.lines.summary.recorder_knows_of_gpu(account.clone());
+            self.lines.summary().recorder_knows_of_gpu(account.clone());
         }
         self.write_losses();
         let cut = match self.state.cut.load(Ordering::SeqCst) {
@@ -511,13 +490,13 @@ impl Worker {
         let pauses = self.pauses.as_ref().map(|pauses| pauses.so_far());
         let pauses = pauses.map(|(count, total_ns)| trace::Stops { count, total_ns });
         let (stops, unnamed) = (self.lines.stops.all, self.lines.meaning.unnamed());
-        self.lines.summary.recorder_knows(&in_flight, Some(stops), pauses, unnamed);
+        self.lines.summary().recorder_knows(&in_flight, Some(stops), pauses, unnamed);
         let (missing, unnamed) = (self.lines.stacks.table.missing, self.lines.stacks.unnamed);
-        self.lines.summary.recorder_knows_of_stacks(Gaps { missing, unnamed });
+        self.lines.summary().recorder_knows_of_stacks(Gaps { missing, unnamed });
         for reason in self.incomplete() {
-            self.lines.summary.incomplete(reason);
+            self.lines.summary().incomplete(reason);
         }
-        let figures = self.lines.summary.finish(now);
+        let figures = self.lines.summary().finish(now);
         let finish = Finish {
             events: self.lines.written_so_far(),
             lost: self.lost,
@@ -547,7 +526,8 @@ impl Worker {
     }
 
     /// The reasons why the trace is not complete, except losses, which the summary knows.
-    fn incomplete(&self) -> Vec<Reason> {
+    fn incomplete(&mut self) -> Vec<Reason> {
+        let gone = self.files_gone();
         let counted = |count, reason: fn(u64) -> Incomplete| (count > 0).then(|| reason(count));
         let not_hooked = self.not_hooked.as_ref().map(|(first, count)| match count {
             1 => Incomplete::NotHooked { path: first.clone() },
@@ -568,16 +548,17 @@ impl Worker {
             counted(self.pairing.orphans, |count| Incomplete::Orphans { count }),
             error.map(|error| Incomplete::NotWritten { error }),
         ];
-        let forgotten = self.files_gone().into_iter().chain(self.lines.meaning.forgotten());
+        let forgotten = gone.into_iter().chain(self.lines.meaning.forgotten());
         let last = forgotten.chain(last.into_iter().flatten());
         let first = first.into_iter().flatten().map(Reason::from);
         first.chain(self.reasons.all()).chain(last.map(Reason::from)).collect()
     }
 
     /// A process that makes calls uses CUDA: the files it had mapped could include a CUDA runtime.
-    fn files_gone(&self) -> Option<Incomplete> {
+    fn files_gone(&mut self) -> Option<Incomplete> {
+        let summary = self.lines.summary();
         let mut all: Vec<u32> =
-            self.not_examined.iter().copied().filter(|pid| self.lines.summary.has_calls(*pid)).collect();
+            self.not_examined.iter().copied().filter(|pid| summary.has_calls(*pid)).collect();
         all.sort_unstable();
         let pids: Vec<String> = all.iter().take(10).map(u32::to_string).collect();
         (!all.is_empty()).then(|| Incomplete::FilesGone { count: all.len(), pids: pids.join(", ") })

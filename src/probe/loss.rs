@@ -9,24 +9,33 @@ use super::objects::Base;
 use crate::wire::{self, Lost, LostTotal};
 
 pub struct LossCounters {
-    by_probe: MapHandle,
-    total: MapHandle,
+    /// None for rings that BPF does not fill: of those nothing is lost.
+    maps: Option<Maps>,
     /// The calibration may have filled a small ring.
     pub before: LostTotal,
 }
 
+struct Maps {
+    by_probe: MapHandle,
+    total: MapHandle,
+}
+
 impl LossCounters {
     pub fn new(base: &Base) -> Result<LossCounters> {
-        let by_probe = base.handle("lost")?;
-        let total = base.handle("lost_total")?;
-        let mut counters = LossCounters { by_probe, total, before: LostTotal::default() };
+        let maps = Maps { by_probe: base.handle("lost")?, total: base.handle("lost_total")? };
+        let mut counters = LossCounters { maps: Some(maps), before: LostTotal::default() };
         counters.before = counters.total()?;
         Ok(counters)
     }
 
+    pub fn none() -> LossCounters {
+        LossCounters { maps: None, before: LostTotal::default() }
+    }
+
     pub fn total(&self) -> Result<LostTotal> {
         let mut sum = LostTotal::default();
-        let cpus = self.total.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+        let Some(maps) = &self.maps else { return Ok(sum) };
+        let cpus = maps.total.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)?;
         for cpu in cpus.iter().flatten().filter_map(|value| wire::read::<LostTotal>(value)) {
             sum.calls += cpu.calls;
             sum.returns += cpu.returns;
@@ -40,7 +49,7 @@ impl LossCounters {
     }
 
     pub fn of_probe(&self, probe: u32) -> Result<Lost> {
-        of_probe(&self.by_probe, probe)
+        self.maps.as_ref().map_or(Ok(Lost::default()), |maps| of_probe(&maps.by_probe, probe))
     }
 }
 

@@ -60,6 +60,8 @@ pub struct Config {
     pub nvml: Option<PathBuf>,
     /// Tests only: stacks without native frames beyond the caller have this unset.
     pub native_frames: bool,
+    /// Tests only: the most threads that turn records into lines. None: by the number of CPUs.
+    pub threads: Option<usize>,
     /// The most that recording may cost any thread, in percent of its time.
     pub budget: Option<f64>,
     pub live: bool,

@@ -68,8 +68,8 @@ impl worker::Watch for Watch {
             self.report(lines, at_ns, lost);
         }
         if self.status.as_mut().is_some_and(Timer::rings) {
-            let cost_ns = lines.summary.highest_cost();
-            let no_stacks = lines.summary.stacks_are_given_up();
+            let cost_ns = lines.summary().highest_cost();
+            let no_stacks = lines.summary().stacks_are_given_up();
             self.voice.status(Totals { at_ns, events: lines.count(), lost, cost_ns, no_stacks });
         }
     }
@@ -100,7 +100,7 @@ impl Watch {
         };
         (self.events, self.before) = (events, snapshot);
         let text = match &self.form {
-            Form::Text(width) => lines.summary.running(&now, &activity, *width),
+            Form::Text(width) => lines.summary().running(&now, &activity, *width),
             Form::Json(host) => {
                 let mut document = activity.json(host, now.wall);
                 document["events"] = events.into();

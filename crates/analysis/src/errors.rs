@@ -119,10 +119,12 @@ impl Errors {
 
     /// The context that a call is about to make current in its thread, if its arguments show that.
     pub fn context_of(traits: &FunctionTraits, begin: &Begin) -> Option<u64> {
-        match traits.kind {
-            Some(Kind::Context(Context::Set | Context::Push)) => first(&begin.args),
-            _ => None,
-        }
+        if Errors::reads_context(traits) { first(&begin.args) } else { None }
+    }
+
+    /// Whether the arguments of the function name a context.
+    pub fn reads_context(traits: &FunctionTraits) -> bool {
+        matches!(traits.kind, Some(Kind::Context(Context::Set | Context::Push)))
     }
 
     /// Handles a successful call that may have changed its thread's context; `asked` is the result of `context_of`.

@@ -253,6 +253,11 @@ impl Summary {
         }
     }
 
+    /// Whether `add` reads the arguments of a function's `Begin`. They may be left out otherwise.
+    pub fn reads_args(traits: &FunctionTraits) -> bool {
+        traits.allocates() || Errors::reads_context(traits)
+    }
+
     fn begin(&mut self, line: &Line, begin: &Begin) {
         let function = self.function(&begin.name);
         let Some(tally) = self.functions.get(function) else { return };

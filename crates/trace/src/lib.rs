@@ -61,7 +61,7 @@ pub use reason::{HookError, Incomplete, Reason, Reasons, Resumer, reasons};
 pub use schema::{Datum, Key, Sink};
 pub use stack::{CALL_STACKS, Frame, MOST_FRAMES, Stack, last_part};
 pub use value::{Arg, List, Value};
-pub use writer::LineWriter;
+pub use writer::{LineWriter, append_line};
 
 /// Text from bytes that should be UTF-8, such as a name in another program's memory. Invalid bytes become U+FFFD, so
 /// that every line of a trace is valid UTF-8.

@@ -40,17 +40,7 @@ impl<W: Write> LineWriter<W> {
     }
 
     pub fn write(&mut self, line: &Line) -> io::Result<()> {
-        let start = self.buffer.len();
-        if let Err(error) = append(&mut self.buffer, line) {
-            self.buffer.truncate(start);
-            return Err(error);
-        }
-        // Without the line feed, as the reader sees it.
-        let written = self.buffer.get(start..self.buffer.len().saturating_sub(1)).unwrap_or_default();
-        if !fits(written) {
-            self.buffer.truncate(start);
-            append(&mut self.buffer, &smaller(line))?;
-        }
+        append_line(&mut self.buffer, line)?;
         if self.buffer.len() >= BUFFER {
             self.drain()?;
         }
@@ -83,6 +73,22 @@ impl<W: Write> LineWriter<W> {
         self.buffer.clear();
         result
     }
+}
+
+/// Appends a line with its line feed, or nothing after an error.
+pub fn append_line(buffer: &mut Vec<u8>, line: &Line) -> io::Result<()> {
+    let start = buffer.len();
+    if let Err(error) = append(buffer, line) {
+        buffer.truncate(start);
+        return Err(error);
+    }
+    // Without the line feed, as the reader sees it.
+    let written = buffer.get(start..buffer.len().saturating_sub(1)).unwrap_or_default();
+    if !fits(written) {
+        buffer.truncate(start);
+        append(buffer, &smaller(line))?;
+    }
+    Ok(())
 }
 
 /// The line with less content. Only a malicious target produces lines of this size.

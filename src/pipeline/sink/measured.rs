@@ -10,17 +10,17 @@ impl Lines {
     /// moment.
     pub(super) fn identify(&mut self) {
         // Metrics do not name users.
-        let names_users = self.summary.follows_processes();
+        let names_users = self.summary().follows_processes();
         let user_of = |pid| if names_users { proc::user(pid) } else { None };
-        while let Some(pid) = self.summary.newcomer() {
+        while let Some(pid) = self.summary().newcomer() {
             let by_linux = ByLinux { comm: proc::comm(pid), cgroup: proc::cgroup(pid), user: user_of(pid) };
-            self.summary.identify(pid, by_linux);
+            self.summary().identify(pid, by_linux);
         }
     }
 
     /// The sums at `at_ns`, with details of one process. None if they are not measured.
     pub fn snapshot(&mut self, at_ns: u64, detail: Option<u32>) -> Option<Snapshot> {
-        let mut snapshot = self.summary.snapshot(at_ns, detail)?;
+        let mut snapshot = self.summary().snapshot(at_ns, detail)?;
         for process in &mut snapshot.processes {
             process.held = self.meaning.held(process.pid);
             process.held_since = self.meaning.held_since(process.pid);
@@ -31,6 +31,6 @@ impl Lines {
     /// Counts a stop of the process by gpurec itself.
     pub fn stopped(&mut self, pid: u32, from: u64, to: u64) {
         let ns = self.stops.add(pid, from, to);
-        self.summary.stopped(pid, ns);
+        self.summary().stopped(pid, ns);
     }
 }

@@ -68,7 +68,7 @@ fn a_call_has_its_words_and_pieces() {
     .concat();
     let found = captured(&call(&[1, u64::MAX, 3], &all, [6; 6]));
     assert_eq!(found.args, [6; 6]);
-    assert_eq!(found.stack().collect::<Vec<_>>(), [1, u64::MAX, 3]);
+    assert_eq!(found.payload().stack().collect::<Vec<_>>(), [1, u64::MAX, 3]);
     let expected =
         [read(b"seven b"), Piece::Null, Piece::Unreadable, cut(b"a text of more than eight"), read(b"")];
     assert_eq!(found.pieces().collect::<Vec<_>>(), expected);
@@ -88,7 +88,7 @@ fn a_return_has_its_pieces() {
 #[test]
 fn a_call_without_more_has_none() {
     let found = captured(&call_record(1, 2, 3, 4, 5));
-    assert_eq!((found.stack().count(), found.pieces().count()), (0, 0));
+    assert_eq!((found.payload().stack().count(), found.pieces().count()), (0, 0));
 }
 
 /// A record whose end is missing is rejected: half of its pieces would look like all of them.
@@ -113,7 +113,7 @@ fn more_words_than_bytes_are_as_many_as_there_are() {
         let call = wire::Call { head, pid: 2, payload, words, sp: 5, args: [0; 6] };
         let record = [wire::bytes(&call), &[1; 16]].concat();
         let found = captured(&record);
-        assert_eq!(found.stack().count(), expected, "{words} words in {payload} bytes");
+        assert_eq!(found.payload().stack().count(), expected, "{words} words in {payload} bytes");
         assert_eq!(found.pieces().count(), 0);
     }
 }
@@ -203,7 +203,7 @@ fn random_bytes_are_never_more_than_there_are() {
         let call = wire::Call { head, pid: 2, payload: bytes.len() as u16, words, sp: 5, args: [0; 6] };
         let record = [wire::bytes(&call), &bytes[..]].concat();
         let whole = captured(&record);
-        assert!(whole.stack().count() <= usize::from(words));
+        assert!(whole.payload().stack().count() <= usize::from(words));
         whole.pieces().for_each(drop);
     }
     assert!(found > 10_000, "only {found} pieces");

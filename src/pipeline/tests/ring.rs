@@ -1,11 +1,12 @@
 //! A ring that the test fills: the records read, where reading stops, and the room given back.
 
-use super::{FakeRing, Random};
-use crate::ring::Stopped;
+use super::super::made_ring::MadeRing;
+use super::Random;
+use crate::ring::{Ring, Stopped};
 
 const SIZE: usize = 8192;
 
-fn read(ring: &mut super::Ring) -> (Vec<Vec<u8>>, Stopped) {
+fn read(ring: &mut Ring) -> (Vec<Vec<u8>>, Stopped) {
     let mut records = Vec::new();
     let stopped = ring.read(usize::MAX, |bytes| records.push(bytes.to_vec()));
     (records, stopped)
@@ -14,8 +15,8 @@ fn read(ring: &mut super::Ring) -> (Vec<Vec<u8>>, Stopped) {
 #[test]
 fn an_empty_ring_is_drained() {
     for start in [0, 8, SIZE as u64 - 8, 1 << 40] {
-        let fake = FakeRing::new(SIZE, start);
-        let mut ring = fake.map();
+        let fake = MadeRing::new(SIZE, start).unwrap();
+        let mut ring = fake.map().unwrap();
         assert_eq!(read(&mut ring), (vec![], Stopped::Drained));
         assert_eq!((fake.consumed(), ring.waiting()), (start, 0));
     }
@@ -23,8 +24,8 @@ fn an_empty_ring_is_drained() {
 
 #[test]
 fn records_come_in_order_with_their_own_lengths() {
-    let mut fake = FakeRing::new(SIZE, 0);
-    let mut ring = fake.map();
+    let mut fake = MadeRing::new(SIZE, 0).unwrap();
+    let mut ring = fake.map().unwrap();
     let records: Vec<Vec<u8>> = [0, 1, 7, 8, 9, 40, 88, 4128].iter().map(|n| vec![*n as u8; *n]).collect();
     for record in &records {
         fake.put(record);
@@ -39,8 +40,8 @@ fn records_come_in_order_with_their_own_lengths() {
 fn a_record_across_the_end_is_whole() {
     // The header in the last 8 bytes, the record split in the middle, the record's end at the ring's end.
     for before_end in [8, 16, 48, 96] {
-        let mut fake = FakeRing::new(SIZE, 3 * SIZE as u64 - before_end);
-        let mut ring = fake.map();
+        let mut fake = MadeRing::new(SIZE, 3 * SIZE as u64 - before_end).unwrap();
+        let mut ring = fake.map().unwrap();
         let record: Vec<u8> = (0..88).collect();
         fake.put(&record);
         fake.put(b"after");
@@ -50,8 +51,8 @@ fn a_record_across_the_end_is_whole() {
 
 #[test]
 fn reading_stops_before_an_unfinished_record() {
-    let mut fake = FakeRing::new(SIZE, 0);
-    let mut ring = fake.map();
+    let mut fake = MadeRing::new(SIZE, 0).unwrap();
+    let mut ring = fake.map().unwrap();
     fake.put(b"first");
     let at = fake.put_unfinished(b"busy");
     fake.put(b"behind");
@@ -67,8 +68,8 @@ fn reading_stops_before_an_unfinished_record() {
 /// could write to imitate a header.
 #[test]
 fn what_an_earlier_record_left_is_no_header() {
-    let mut fake = FakeRing::new(SIZE, 0);
-    let mut ring = fake.map();
+    let mut fake = MadeRing::new(SIZE, 0).unwrap();
+    let mut ring = fake.map().unwrap();
     let forged: Vec<u8> =
         (0..SIZE as u64 - 8).step_by(8).flat_map(|at| (at << 16 | 8).to_ne_bytes()).collect();
     fake.put(&forged[..forged.len() - 8]);
@@ -96,8 +97,8 @@ fn what_an_earlier_record_left_is_no_header() {
 
 #[test]
 fn what_comes_while_reading_is_left_for_the_next_time() {
-    let mut fake = FakeRing::new(SIZE, 0);
-    let mut ring = fake.map();
+    let mut fake = MadeRing::new(SIZE, 0).unwrap();
+    let mut ring = fake.map().unwrap();
     fake.put(b"one");
     let mut seen = 0;
     let stopped = ring.read(usize::MAX, |_| {
@@ -110,8 +111,8 @@ fn what_comes_while_reading_is_left_for_the_next_time() {
 
 #[test]
 fn no_more_is_read_than_is_wanted() {
-    let mut fake = FakeRing::new(SIZE, 0);
-    let mut ring = fake.map();
+    let mut fake = MadeRing::new(SIZE, 0).unwrap();
+    let mut ring = fake.map().unwrap();
     for text in [b"a", b"b", b"c"] {
         fake.put(text);
     }
@@ -125,8 +126,8 @@ fn no_more_is_read_than_is_wanted() {
 
 #[test]
 fn room_is_given_back_while_a_long_backlog_is_read() {
-    let mut fake = FakeRing::new(256 << 10, 0);
-    let mut ring = fake.map();
+    let mut fake = MadeRing::new(256 << 10, 0).unwrap();
+    let mut ring = fake.map().unwrap();
     for _ in 0..50 {
         fake.put(&[7; 4000]);
     }
@@ -147,7 +148,7 @@ fn room_is_given_back_while_a_long_backlog_is_read() {
 fn a_file_too_short_for_a_ring_is_an_error() {
     let null = std::fs::File::open("/dev/null").unwrap();
     let layout = crate::ring::Layout { near: SIZE, far: SIZE, secret: 0 };
-    assert!(super::Ring::map(&null, layout, 0).is_err());
+    assert!(Ring::map(&null, layout, 0).is_err());
 }
 
 /// Random records, flags and reads, compared with a list of the records put in.
@@ -155,8 +156,8 @@ fn a_file_too_short_for_a_ring_is_an_error() {
 fn everything_put_in_comes_out_once_and_in_order() {
     for seed in 0..60 {
         let mut random = Random::new(seed);
-        let mut fake = FakeRing::new(SIZE, random.below(4) * SIZE as u64 + random.below(1024) * 8);
-        let mut ring = fake.map();
+        let mut fake = MadeRing::new(SIZE, random.below(4) * SIZE as u64 + random.below(1024) * 8).unwrap();
+        let mut ring = fake.map().unwrap();
         // Records in the ring that were not read: position, bytes, whether it is finished.
         let mut inside: Vec<(u64, Vec<u8>, bool)> = Vec::new();
         for _ in 0..200 {

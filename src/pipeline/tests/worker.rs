@@ -10,10 +10,11 @@ use libbpf_rs::{MapCore, MapFlags};
 use serde_json::Value;
 
 use super::super::handoff::Writer;
+use super::super::made_ring::MadeRing;
 use super::super::messages::{Message, MessageKind};
 use super::super::worker::{Outcome, State, Worker};
 use super::sink::Folder;
-use super::{FakeRing, call_record, return_record};
+use super::{call_record, return_record};
 use crate::clock::monotonic_ns;
 use crate::probe::{Base, Library, LossCounters, Probe, Settings, rings};
 use crate::wire;
@@ -23,7 +24,7 @@ const RING: usize = 65536;
 
 struct Recording {
     folder: Folder,
-    rings: Vec<FakeRing>,
+    rings: Vec<MadeRing>,
     messages: Sender<Message>,
     state: Arc<State>,
     worker: Option<Worker>,
@@ -39,7 +40,7 @@ impl Recording {
 
     fn with_rings(name: &str, rings: usize, size: usize) -> Recording {
         let folder = Folder::new(name);
-        let rings: Vec<FakeRing> = (0..rings).map(|_| FakeRing::new(size, 0)).collect();
+        let rings: Vec<MadeRing> = (0..rings).map(|_| MadeRing::new(size, 0).unwrap()).collect();
         let settings = Settings {
             everyone: false,
             follow: false,
@@ -54,7 +55,7 @@ impl Recording {
         let (lines, writer) = folder.lines(1000);
         let (messages, receiver) = unbounded();
         let state = Arc::new(State::default());
-        let mapped = rings.iter().map(FakeRing::map).collect();
+        let mapped = rings.iter().map(|ring| ring.map().unwrap()).collect();
         let loss = LossCounters::new(&base).unwrap();
         let worker = Worker::new(mapped, lines, receiver, loss, state.clone());
         Recording { folder, rings, messages, state, worker: Some(worker), writer, base }

@@ -3,7 +3,7 @@
 
 use super::super::watch::{Form, Watch};
 use super::*;
-use crate::pipeline::worker;
+use crate::pipeline::{helpers, worker};
 use crate::serve::state::Teller;
 
 /// The threads that turn rings into a file.
@@ -68,7 +68,9 @@ pub(super) fn start_recorder(
     let destination = flight.map(|flight| Box::new(flight) as Box<dyn Destination>).or(output);
     let (handoff, writer) = destination.map(handoff::start).transpose().context(THREAD)?.unzip();
     let live = config.live.then(|| Box::new(Live::new(voice.clone())) as Box<dyn Rows>);
-    let mut lines = Lines::new(handoff.map(Handoff::lines), live, start).asking(&from.files);
+    let threads = config.threads.unwrap_or_else(helpers::fitting);
+    let mut lines =
+        Lines::new(handoff.map(Handoff::lines), live, start).asking(&from.files).with_threads(threads);
     if let Some(side) = from.stacks_side {
         let rules = RuleTable::new(&session.probes.base).context(MAPS)?;
         let has_reports = !session.probes.base.is_for_everyone();
@@ -81,10 +83,10 @@ pub(super) fn start_recorder(
     lines.alarms = alarms;
     if from.serving.is_some() {
         let sees_xids = session.probes.driver().is_some_and(|driver| driver.sees_no_xids().is_none());
-        lines.summary.measure(config.metrics.kernels, sees_xids);
+        lines.summary().measure(config.metrics.kernels, sees_xids);
     }
     if config.interval.is_some() || from.view.is_some() {
-        lines.summary.follow_processes();
+        lines.summary().follow_processes();
     }
     if config.selection.leaves_out() {
         lines.meaning.calls_missing();

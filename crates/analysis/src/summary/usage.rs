@@ -21,6 +21,11 @@ impl Summary {
         self.usage.iter_mut().for_each(|usage| usage.follow());
     }
 
+    /// Whether there are sums by process.
+    pub fn is_measured(&self) -> bool {
+        self.usage.is_some()
+    }
+
     pub fn follows_processes(&self) -> bool {
         self.usage.as_ref().is_some_and(|usage| usage.follows)
     }

@@ -224,6 +224,10 @@ enum SavedState {
 }
 
 impl BeginKeys {
+    pub fn is_launch(&self) -> bool {
+        self.launch.is_some()
+    }
+
     /// The launch keys of the line.
     pub fn launch(&self) -> Option<trace::Launch<'_>> {
         let kernel = self.kernel.as_deref().map(std::borrow::Cow::Borrowed);
