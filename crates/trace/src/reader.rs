@@ -111,7 +111,6 @@ impl<R: Read> Reader<R> {
             Found::Text(range, whole) => seen.whole(lines.text(range), whole),
             Found::Line(line) => Ok(line),
         }
-<<<<<<< HEAD
     }
 
     /// As `next`, but of calls and GPU work only the facts in `Brief`, which takes half the time. What else these lines
@@ -128,34 +127,7 @@ impl<R: Read> Reader<R> {
             }
             Found::Line(line) => line,
         };
-        Ok(line.map(|line| Brief::Other(Box::new(line))))
-=======
-        let (range, whole) = match seen.place(lines)? {
-            Some(NextLine::Line(range, whole)) => (range, whole),
-            Some(NextLine::TooLong) => {
-                return seen.bad(format!("it is longer than {} MiB", LONGEST >> 20));
-            }
-            None => return Ok(None),
-        };
-        let text = lines.text(range);
-        if !fits(text) {
-            return seen.bad("it has more parts than any line that gpurec writes".to_owned());
-        }
-        if let Some(line) = fast::line(text) {
-            let original = Original { text, unknown: Vec::new() };
-            return Ok(seen.accept(&line).then_some((line, original)));
-        }
-        match any_order(text) {
-            Ok(ParsedLine { line, unknown }) => {
-                seen.notes.unknown_keys += unknown.len() as u64;
-                Ok(seen.accept(&line).then_some((line, Original { text, unknown })))
-            }
-            Err(_) if !whole && (seen.number > 1 || text.starts_with(b"{\"event_id\"")) => {
-                seen.cut_short("the line ends in the middle")
-            }
-            Err(reason) => seen.bad(reason),
-        }
->>>>>>> parquet
+        Ok(line.map(|(line, _)| Brief::Other(Box::new(line))))
     }
 }
 
@@ -168,7 +140,7 @@ enum Found {
     /// A line, and whether it ends in a line feed.
     Text(Range<usize>, bool),
     /// What to return.
-    Line(Option<Line<'static>>),
+    Line(Option<(Line<'static>, Original<'static>)>),
 }
 
 enum NextLine {
@@ -198,14 +170,20 @@ impl ReaderState {
     }
 
     /// The event of a text, if it belongs to this trace.
-    fn whole<'a>(&mut self, text: &'a [u8], whole: bool) -> Result<Option<Line<'a>>, ReadError> {
+    #[inline]
+    fn whole<'a>(
+        &mut self,
+        text: &'a [u8],
+        whole: bool,
+    ) -> Result<Option<(Line<'a>, Original<'a>)>, ReadError> {
         if let Some(line) = fast::line(text) {
-            return Ok(self.accept(&line).then_some(line));
+            let original = Original { text, unknown: Vec::new() };
+            return Ok(self.accept(&line).then_some((line, original)));
         }
         match any_order(text) {
-            Ok(ParsedLine { line, unknown_keys }) => {
-                self.notes.unknown_keys += unknown_keys;
-                Ok(self.accept(&line).then_some(line))
+            Ok(ParsedLine { line, unknown }) => {
+                self.notes.unknown_keys += unknown.len() as u64;
+                Ok(self.accept(&line).then_some((line, Original { text, unknown })))
             }
             Err(_) if !whole && (self.number > 1 || text.starts_with(b"{\"event_id\"")) => {
                 self.cut_short("the line ends in the middle")
