@@ -43,8 +43,9 @@ class Made:
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema), path / "part-0.parquet", compression="zstd")
 
 
-def made():
-    """Four ranks, and collectives 0 to 2: rank 2 is late at two, rank 1 has another count at 1, rank 3 misses 2."""
+def made(is_split=False):
+    """Four ranks, and collectives 0 to 2: rank 2 is late at two, rank 1 has another count at 1, rank 3 misses 2.
+    `is_split`: their communicator was split from another, and no rank knows its number in it."""
     it = Made()
     for rank in range(4):
         it.add("meta", rank, file=f"{rank}.jsonl", complete=rank != 3, ended=True, end_ts=START + 2 * SECOND)
@@ -56,7 +57,8 @@ def made():
             it.add("calls", rank, event_id=call + 1, ts=ts + 10, name="cudaLaunchKernel", depth=1, parent=call, duration_ns=100)
             count = 8 if rank == 1 and seq == 1 else 4
             it.add(
-                "collectives", rank, event_id=call + 2, ts=ts, begin=call, comm="c", comm_rank=rank, nranks=4, seq=seq,
+                "collectives", rank, event_id=call + 2, ts=ts, begin=call, comm="c", seq=seq,
+                comm_rank=None if is_split else rank, nranks=None if is_split else 4,
                 op="AllReduce", count=count, dtype="bfloat16", redop="sum",
             )
             # At seq 0 the kernels are known; they start 1 µs after the call.
@@ -94,6 +96,13 @@ class Questions(unittest.TestCase):
             self.rows(self.job.stragglers, "rank", "collectives", "cost_ns", "arrival"),
             [(2, 2, 2 * (5_000 + 4_900 + 4_700), "gpu")],
         )
+
+    def test_a_communicator_that_was_split_has_the_same_answers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            made(is_split=True).write(folder)
+            split = gpurec.open(folder)
+            for question in ("stragglers", "collectives", "mismatches", "hangs"):
+                self.assertEqual(rows_of(getattr(split, question)()), rows_of(getattr(self.job, question)()), question)
 
     def test_collectives(self):
         (row,) = self.rows(self.job.collectives, "comm", "op", "nranks", "count", "wait_ns")
