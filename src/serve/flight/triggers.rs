@@ -1,8 +1,11 @@
 //! The events of `--dump-on`. In: the lines of a recording, failed calls, calls that are open, the time. Out: when a
 //! dump is due, and why. There is at most one dump in each `GAP`: the first event in it waits for its end, further ones
-//! are only counted. Pure. Not here: signals and `gpurec dump`, which request dumps themselves.
+//! are only counted. While a dump is not written yet, none is due: a machine that has no time for dumps does not pile them up,
+//! and the recording can end. Pure. Not here: signals and `gpurec dump`, which request dumps themselves.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::pipeline::observer::{Alarms, Cause};
@@ -39,6 +42,8 @@ pub struct Triggers {
     now_ns: u64,
     next_ns: u64,
     waiting: Option<Cause>,
+    /// The last dump is not written yet.
+    is_busy: Arc<AtomicBool>,
     /// Events since the last dump that get none of their own.
     suppressed: u64,
     /// Processes that made calls, with the time of the last launch; none once a pause after it was reported.
@@ -153,12 +158,30 @@ impl Alarms for Triggers {
     }
 
     fn due(&mut self, now_ns: u64) -> Option<(Cause, u64)> {
-        if now_ns < self.next_ns {
+        if now_ns < self.next_ns || self.is_busy.load(Ordering::Acquire) {
             return None;
         }
-        let cause = self.waiting.take()?;
+        let mut cause = self.waiting.take()?;
+        let until_written = Busy::new(&self.is_busy);
+        cause.reply = Some(Box::new(move |_| drop(until_written)));
         self.next_ns = now_ns.saturating_add(self.gap_ns);
         Some((cause, std::mem::take(&mut self.suppressed)))
+    }
+}
+
+/// A dump that is not written yet. Dropped when it is, or when there will be none.
+struct Busy(Arc<AtomicBool>);
+
+impl Busy {
+    fn new(flag: &Arc<AtomicBool>) -> Busy {
+        flag.store(true, Ordering::Release);
+        Busy(flag.clone())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -209,6 +232,27 @@ mod tests {
 
     fn exits(triggers: &mut Triggers, pid: u32, status: ExitStatus) {
         line(triggers, 0, Body::Process(Process::Exit(Exit { pid, tid: pid, status })));
+    }
+
+    #[test]
+    fn none_is_due_while_a_dump_is_being_written() {
+        let mut triggers = all();
+        let fails = |triggers: &mut Triggers, pid| {
+            line(triggers, 0, begin(pid, false));
+            exits(triggers, pid, ExitStatus::Code(1));
+        };
+        fails(&mut triggers, 1);
+        let (cause, _) = triggers.due(1).unwrap();
+        fails(&mut triggers, 2);
+        fails(&mut triggers, 3);
+        assert!(triggers.due(100 * SECOND).is_none());
+        cause.reply.unwrap()(Ok("dump".into()));
+        let (cause, suppressed) = triggers.due(100 * SECOND).unwrap();
+        assert_eq!((&*cause.because, suppressed), ("process 2 ended with status 1", 1));
+        // A request that gets lost holds nothing up.
+        drop(cause);
+        fails(&mut triggers, 4);
+        assert!(triggers.due(200 * SECOND).is_some());
     }
 
     #[test]
