@@ -14,7 +14,7 @@ from .traces import lines
 
 PLAIN, PROFILER = "nothing", "torch.profiler"
 ROUNDS = 9
-SECONDS = 400  # no round begins that would end later
+SECONDS = 320  # no round begins that would end later
 TOOLS = {  # what ranked.py does, who records it, how
     PLAIN: (["timed"], None, ()),
     "gpurec --gpu, each rank": (["timed"], EACH, ("--gpu",)),

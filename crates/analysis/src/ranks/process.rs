@@ -137,10 +137,12 @@ pub struct ThreadState {
     /// How many groups are open, one in the other, and the group of its last collective, which has not ended.
     groups: u32,
     pub group: Option<u64>,
-    nccl: Option<NcclCall>,
+    /// Its last outermost call of NCCL, and the calls of NCCL in that one.
+    nccl: Vec<NcclCall>,
 }
 
 /// A call of NCCL, which may be a collective.
+#[derive(Clone, Copy)]
 pub struct NcclCall {
     call: u64,
     pub ts_ns: u64,
@@ -182,12 +184,16 @@ impl ThreadState {
     }
 
     pub fn enters_nccl(&mut self, call: u64, ts_ns: u64, stack: Option<u64>) {
-        let around = self.nccl.take().filter(|nccl| self.in_nccl() == Some(nccl.call));
-        let stack = stack.or(around.and_then(|nccl| nccl.stack));
-        if self.in_nccl.len() < MOST_BETWEEN {
-            self.in_nccl.push(call);
+        if self.in_nccl.is_empty() {
+            self.nccl.clear();
         }
-        self.nccl = Some(NcclCall { call, ts_ns, before: self.before(), longest: self.stack, stack });
+        let around = self.nccl.first().copied();
+        let before = around.map_or_else(|| self.before(), |nccl| nccl.before);
+        let stack = stack.or(around.and_then(|nccl| nccl.stack));
+        if self.in_nccl.len() < MOST_BETWEEN && self.nccl.len() < MOST_BETWEEN {
+            self.in_nccl.push(call);
+            self.nccl.push(NcclCall { call, ts_ns, before, longest: self.stack, stack });
+        }
     }
 
     pub fn leaves_nccl(&mut self, call: u64) {
@@ -225,7 +231,7 @@ impl ThreadState {
 
     /// A collective. From here on the sums are those of the next one.
     pub fn collective(&mut self, call: u64) -> Option<NcclCall> {
-        let nccl = self.nccl.take().filter(|nccl| nccl.call == call)?;
+        let nccl = *self.nccl.iter().find(|nccl| nccl.call == call)?;
         self.is_known = true;
         self.calls.clear();
         self.ioctls.clear();

@@ -57,6 +57,8 @@ fn every_collective_has_the_times_of_its_kernel() {
     assert!(report.missing.is_empty() && report.hangs.is_empty() && report.mismatches.is_empty());
     assert_eq!(counts(&report), [("AllGather", 1), ("AllReduce", 23), ("Broadcast", 4)]);
     assert!(report.stragglers.iter().all(|it| it.arrival == "gpu"), "{:?}", report.stragglers);
+    let causes: Vec<&str> = report.stragglers[0].causes.iter().map(|cause| cause.kind).collect();
+    assert_eq!(causes.first(), Some(&"own_code"), "{:?}", report.stragglers);
     for one in &report.collectives {
         let each_ns = one.transfer_ns.unwrap() / one.count / one.ranks;
         assert!((1_000..5_000_000).contains(&each_ns), "{one:?}");
