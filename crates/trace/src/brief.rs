@@ -172,7 +172,8 @@ fn begin<'a>(mut scan: Scan<'a>, event_id: u64, ts_ns: u64, name: &'a str) -> Op
     let stack = if scan.eat(",\"stack\":") { Some(scan.number()?) } else { None };
     // What it launches may follow.
     let launches = || scan.peek(",\"kernel\":").is_some() || scan.peek(",\"stream\":").is_some();
-    if !scan.ends() && !(launches() && scan.is_closed() && !scan.has(&NO_RETURN)) {
+    let is_launch = || launches() && scan.is_closed() && !scan.has(&NO_RETURN);
+    if !(scan.ends() || is_launch()) {
         return None;
     }
     Some(CallBegin { event_id, ts_ns, name, pid, tid, parent, stack, args })

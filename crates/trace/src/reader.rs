@@ -136,6 +136,7 @@ fn is_late(line: &Line) -> bool {
     matches!(line.body, Body::Gpu(_))
 }
 
+#[allow(clippy::large_enum_variant)] // it is moved once
 enum Found {
     /// A line, and whether it ends in a line feed.
     Text(Range<usize>, bool),

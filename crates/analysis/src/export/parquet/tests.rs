@@ -302,7 +302,7 @@ fn nothing_of_a_line_is_lost() {
             r#"{"event_id":2,"ts":0.2,"type":"stack","name":"stack","stack":0,"pid":7,"frames":[{"kind":"python","function":"f","file":"a.py","line":1,"column":9},{"kind":"native","function":null,"module":"m","build_id":null,"offset":"0x1f"}]}"#,
             r#"{"event_id":3,"ts":0.3,"type":"clock","name":"clock","monotonic_ns":1,"realtime_ns":2,"error_ns":3,"boot_id":null,"ntp":null,"ptp":null,"tai":37}"#,
             r#"{"event_id":4,"ts":0.4,"type":"userspace","name":"f","phase":"B","pid":7,"tid":7,"depth":0,"args":{"later":"0x1"},"sm":[1,"x"]}"#,
-            r#"{"event_id":5,"ts":0.5,"type":"userspace","name":"f","phase":"E","pid":7,"tid":7,"begin":4,"duration_us":1.000,"retval":0,"sm":2,"q":""r"}"#,
+            r#"{"event_id":5,"ts":0.5,"type":"userspace","name":"f","phase":"E","pid":7,"tid":7,"begin":4,"duration_us":1.000,"retval":0,"sm":2,"q":"\"r"}"#,
             &memory,
             r#"{"event_id":7,"ts":0.6,"type":"userspace","name":"g","phase":"E","pid":7,"tid":7,"begin":99,"duration_us":1.000,"retval":0,"sm":3}"#,
             r#"{"event_id":8,"ts":0.7,"type":"userspace","name":"h","phase":"B","pid":7,"tid":7,"depth":0,"args":{}}"#,
