@@ -38,7 +38,7 @@ fn trace_of(seed: u64, threads: usize) -> String {
         lost_returns: 2 * (seed % 3),
         longjmp: true,
         tail_calls: true,
-        ends: seed % 4 != 0,
+        ends: !seed.is_multiple_of(4),
         forks: seed % 4 == 1,
         execs: seed % 4 == 2,
         ..Weather::default()
