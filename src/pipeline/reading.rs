@@ -9,7 +9,7 @@ use super::order::{self, Order, Queue};
 use crate::ring::{Ring, Stopped};
 use crate::stacks::Mapped;
 
-/// A ring with so many waiting bytes is worth a job of its own.
+/// A ring in which at least this number of bytes waits is decoded by a helper thread.
 const MUCH: usize = 32 << 10;
 
 /// What was read.

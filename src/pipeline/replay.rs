@@ -50,7 +50,7 @@ pub fn run(plan: &Plan) -> Result<()> {
     let output = output::open(Some(&plan.output), SystemTime::now(), Default::default())?;
     let (sender, messages) = unbounded();
     let names = Message { ts: START, pid: 0, what: MessageKind::Names(work::probes()) };
-    sender.send(names).ok().context("nobody receives the probes")?;
+    sender.send(names).ok().context("the pipeline ended before it had the probes")?;
     let state = Arc::new(State::default());
     state.drain();
     let (held, cpu, began) = (held()?, cpu()?, Instant::now());

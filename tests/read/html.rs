@@ -67,7 +67,7 @@ fn hostile() -> String {
 }
 
 #[test]
-#[ignore = "drives a browser for half a minute; the test above has the modules of the page: scripts/test --full"]
+#[ignore = "takes half a minute in a browser; the test above runs the scripts of the page without one: scripts/test --full"]
 fn the_page_is_read_by_a_browser_and_runs_nothing_of_a_trace() {
     let modules = std::env::var_os("GPUREC_BROWSER").map(PathBuf::from);
     let Some(modules) = modules.filter(|_| has("node") && has("chromium")) else {

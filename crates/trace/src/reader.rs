@@ -289,7 +289,7 @@ impl ReaderState {
         true
     }
 
-    /// Whether the trace goes on with this line.
+    /// False after the end line, and at a second header: the line belongs to another trace.
     #[inline]
     fn goes_on(&mut self, is_header: bool) -> bool {
         let goes_on = self.events == 0 || !(self.ended || is_header);

@@ -60,7 +60,7 @@ pub(super) struct Batch {
     launches: Vec<BeginKeys>,
     lines: Vec<Line<'static>>,
     text: Vec<u8>,
-    /// The summary has so many of the drafts.
+    /// How many of the drafts the summary has counted.
     counted: usize,
 }
 
@@ -136,7 +136,7 @@ impl Batch {
         self.counted = self.drafts.len();
     }
 
-    /// The same for a batch that nobody counts again.
+    /// Counts the rest of the drafts, of a batch that is not counted again later.
     pub(super) fn count_in(&self, summary: &mut Summary) {
         for draft in self.drafts.get(self.counted..).unwrap_or_default() {
             self.with(draft, false, |line| count(summary, line));
