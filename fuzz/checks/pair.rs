@@ -157,7 +157,7 @@ impl Play {
         };
         let seq = self.seq(tid, &step.seq);
         self.pushed += 1;
-        self.order.push(ring, Item { ts, tid, seq, what });
+        self.order.queue(ring).push(Item { ts, tid, seq, what });
     }
 
     fn returned(&self, begin: u64, kernel: bool) -> What {

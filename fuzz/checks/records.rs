@@ -116,7 +116,7 @@ impl Play {
         let Some(item) = decode(bytes) else { return };
         judge(bytes, &item);
         self.latest = item.ts;
-        self.order.push(ring, fold(item));
+        self.order.queue(ring).push(fold(item));
     }
 
     fn end(mut self) {
@@ -160,7 +160,7 @@ fn judge(bytes: &[u8], item: &Item) {
     }
     let held = match &item.what {
         What::Call { captured, .. } => {
-            captured.stack().count() * 8 + captured.pieces().map(length).sum::<usize>()
+            captured.payload().stack().count() * 8 + captured.pieces().map(length).sum::<usize>()
         }
         What::Return { pieces: all, .. } | What::Instant { pieces: all, .. } => pieces(all).map(length).sum(),
         What::Exec { command, .. } => command.len(),
