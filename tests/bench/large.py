@@ -31,6 +31,7 @@ def large(bench):
         trace.unlink()
     for tool in ["summary", "export perfetto"]:
         yield Figure(f"{tool}, peak MB", (CASE, tool, "peak MB"), target="<= 100")
+    yield Figure("export html, MB of the page", (CASE, "export html", "MB"), target="<= 50")
 
 
 def reads(bench, trace, calls):
@@ -50,6 +51,10 @@ def reads(bench, trace, calls):
     yield from samples(
         bench, "export perfetto", [bench.gpurec, "export", "--format", "perfetto", "-o", "-", trace], pipe="cat > /dev/null"
     )
+    page = bench.folder / "page.html"
+    yield from samples(bench, "export html", [bench.gpurec, "export", "--format", "html", "-o", page, trace])
+    yield Sample(CASE, "export html", "MB", page.stat().st_size / 1e6)
+    page.unlink()
 
 
 def told(figures, calls):

@@ -38,7 +38,7 @@ def read(bench):
     repeat(ROOT / "traces/context_h200.jsonl.zst", traces["kernel"], size)
     for name, trace in traces.items():
         shorten(trace, folder / f"{name}_part.jsonl", trace.stat().st_size // JQ_PART)
-    formats = [name for name in ["chrome", "perfetto", "csv"] if exports(gpurec)]
+    formats = [name for name in ["chrome", "perfetto", "csv", "html"] if exports(gpurec)]
     if not formats:
         bench.missing("this gpurec has no export")
     if not shutil.which("jq"):

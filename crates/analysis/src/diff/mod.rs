@@ -67,6 +67,11 @@ pub fn diff(config: &DiffConfig) -> Result<u8> {
     Ok(diff.verdicts.iter().map(Verdict::status).max().unwrap_or(0))
 }
 
+/// The comparison as `--json` prints it, without thresholds.
+pub fn document(files: [&Path; 2], only: &Only) -> Result<Value> {
+    Ok(Diff::new(files, &Asks::default(), &[], only)?.json(None))
+}
+
 impl<'a> Diff<'a> {
     fn new(files: [&'a Path; 2], asks: &Asks, thresholds: &[Threshold], only: &Only) -> Result<Diff<'a>> {
         let [before, after] = files;

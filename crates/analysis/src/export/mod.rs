@@ -136,7 +136,7 @@ formats! { |to, by|
     /// Tables for DuckDB, Spark and other engines, of many traces: -o is a folder
     Parquet = to.folder(parquet::write), Folder;
     /// A page for a browser: one file with overview, timeline and reports, which needs nothing else
-    Html = to.stream(html::Html::default()), Text;
+    Html = to.stream(html::Html::of(to.files, to.only)?), Text;
 }
 
 pub fn export(config: &ExportConfig) -> Result<u8> {
@@ -229,7 +229,7 @@ fn write(
             walk.add(line);
             output.take(walk.sink.buffer())
         })?;
-        walk.sink.read(&notes);
+        walk.sink.read(&notes)?;
         let mut said = notes.sentences();
         said.extend((!has_events).then(|| ONLY_FIGURES.to_owned()));
         let said = walk.source_ends(said);

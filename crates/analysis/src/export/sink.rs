@@ -2,6 +2,8 @@
 //! events with their place in the output and their line. Out: bytes in a buffer, which mod.rs writes out. A format
 //! decides how to write an event, never which events there are.
 
+use anyhow::Result;
+
 use crate::stacks::Stacks;
 use gpurec_trace::{Body, Line, Notes};
 
@@ -121,7 +123,9 @@ pub trait Sink {
     /// Each line of the trace, before the events that it makes.
     fn line(&mut self, _line: &Line) {}
     /// The trace has been read. `notes` are the reader's.
-    fn read(&mut self, _notes: &Notes) {}
+    fn read(&mut self, _notes: &Notes) -> Result<()> {
+        Ok(())
+    }
     /// Whether the format shows call stacks. If not, they are not followed.
     fn takes_stacks(&self) -> bool {
         false

@@ -1,5 +1,5 @@
-//! Every report of a trace, made in one reading of it. In: the lines of a trace. Out: the parts of each report, for the
-//! HTML page, which shows them all. Not here: how a page shows them.
+//! Every report of a trace, made in one reading of it. In: the lines of a trace. Out: the figures of the summary and the
+//! parts of each report, for the HTML page, which shows them all. Not here: how a page shows them.
 
 use gpurec_trace::Notes;
 use serde_json::Value;
@@ -19,7 +19,7 @@ impl Default for All {
             view.configure(&config);
             (kind, view)
         });
-        All { views: made.collect(), context: Context::default() }
+        All { views: made.collect(), context: Context::new(true) }
     }
 }
 
@@ -27,14 +27,15 @@ impl All {
     pub fn line(&mut self, line: &Line) {
         self.context.line(line);
         for (_, view) in &mut self.views {
-            view.line(line, &self.context.stacks);
+            view.line(line, &self.context);
         }
     }
 
-    pub fn finish(self, notes: &Notes) -> Vec<Value> {
+    pub fn finish(self, notes: &Notes) -> (Figures, Vec<Value>) {
         let All { views, mut context } = self;
         context.notes = notes.clone();
         context.within();
+        let figures = context.figures().clone();
         let reports = views.into_iter().map(|(kind, mut view)| {
             context.unknown_figures.clear();
             context.unanswered = false;
@@ -42,6 +43,7 @@ impl All {
             report.data(context.processes());
             report.page(kind.name, kind.what, &context.sentences(false))
         });
-        reports.collect()
+        let reports = reports.collect();
+        (figures, reports)
     }
 }

@@ -8,6 +8,7 @@ use crate::text::unfinished;
 
 pub const KIND: Kind = kind::<Api>("api", "CUDA functions by time, in the columns of nsys's cuda_api_sum")
     .table("functions", 40)
+    .of_summary()
     .figures(&[CALLS]);
 
 const COLUMNS: &[Column] = &nsys::columns::<4, 13>([
@@ -18,24 +19,18 @@ const COLUMNS: &[Column] = &nsys::columns::<4, 13>([
 ]);
 
 #[derive(Default)]
-struct Api {
-    summary: Summary,
-}
+struct Api;
 
 impl View for Api {
-    fn line(&mut self, line: &Line, _: &Stacks) {
-        self.summary.add(line);
-    }
-
     fn finish(&mut self, context: &Context) -> Report {
-        let figures = self.summary.of_file(&context.notes);
+        let figures = context.figures();
         if figures.functions.is_empty() {
             return nothing("There is no CUDA call in this trace.");
         }
         let own = context
             .only_figures()
             .is_none()
-            .then(|| self.summary.own_ns(&unfinished_calls(&self.summary.open, context)));
+            .then(|| context.summary.own_ns(&unfinished_calls(&context.summary.open, context)));
         let mut report = Report::default();
         let total: u128 = figures.functions.iter().map(|f| u128::from(f.total_ns)).sum();
         let in_calls = own.as_ref().map(|own| own.values().fold(0u64, |sum, ns| sum.saturating_add(*ns)));

@@ -1,15 +1,16 @@
 //! The context of a view: what it knows about the trace as a whole, in addition to its lines: start and end, processes,
 //! and caveats that qualify the figures.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::listing::Listing;
-use crate::Figures;
 use crate::left_out::LeftOut;
 use crate::only::stored;
 use crate::stacks::Stacks;
 use crate::table::{Table, long, number};
 use crate::unknown::{About, NO_END, unknown};
+use crate::{Figures, Summary};
 use gpurec_trace::Reasons;
 use gpurec_trace::bounds::{BytesLeft, entry};
 use gpurec_trace::hash::Map;
@@ -45,6 +46,10 @@ pub struct ProcessFacts {
 pub struct Context {
     pub notes: Notes,
     pub stacks: Stacks,
+    /// Whether a view asks for the summary; it has nothing otherwise.
+    of_summary: bool,
+    pub summary: Summary,
+    summarized: OnceCell<Figures>,
     /// Time of the first line after the header. Time before it is gpurec's own start.
     pub first_ns: Option<u64>,
     pub last_ns: u64,
@@ -70,9 +75,16 @@ pub struct Context {
 }
 
 impl Context {
+    pub fn new(of_summary: bool) -> Context {
+        Context { of_summary, ..Context::default() }
+    }
+
     pub fn line(&mut self, line: &Line) {
         self.last_ns = self.last_ns.max(line.ts_ns);
         self.stacks.line(line);
+        if self.of_summary {
+            self.summary.add(line);
+        }
         match &line.body {
             Body::Header(header) => {
                 self.left_out = LeftOut::of(header);
@@ -109,6 +121,11 @@ impl Context {
         let Some((from, to)) = self.notes.window else { return };
         self.first_ns = self.first_ns.map(|first| first.max(from));
         self.last_ns = self.last_ns.min(to);
+    }
+
+    /// The figures of the summary, once all lines and notes are known.
+    pub fn figures(&self) -> &Figures {
+        self.summarized.get_or_init(|| self.summary.of_file(&self.notes))
     }
 
     fn process(&mut self, ts_ns: u64, process: &Process) {

@@ -9,6 +9,7 @@ use gpurec_trace::bounds::LONGEST_NAME;
 pub const KIND: Kind =
     kind::<Copies>("copies", "copies and sets by direction: bytes, bandwidth, pageable memory")
         .table("directions", 20)
+        .of_summary()
         .figures(&[shows("transfers.bytes", "how much was copied", &["count", "bytes"])]);
 
 /// Limit on distinct pairs of a function and a direction.
@@ -25,28 +26,26 @@ type Key = (Box<str>, Box<str>, Option<Site>);
 
 #[derive(Default)]
 struct Copies {
-    summary: Summary,
     range: BTreeMap<Box<str>, (u64, u64)>,
     by_class: BTreeMap<u32, Total>,
     by_call: BTreeMap<Key, Total>,
 }
 
 impl View for Copies {
-    fn line(&mut self, line: &Line, stacks: &Stacks) {
-        self.summary.add(line);
+    fn line(&mut self, line: &Line, context: &Context) {
         if let Body::Transfer(transfer) = &line.body {
-            self.add(transfer, stacks.site_of(transfer.begin));
+            self.add(transfer, context.stacks.site_of(transfer.begin));
         }
     }
 
     fn finish(&mut self, context: &Context) -> Report {
-        let transfers = self.summary.of_file(&context.notes).transfers;
+        let transfers = &context.figures().transfers;
         if transfers.by_direction.is_empty() {
             return nothing("Nothing was copied or set in this trace.");
         }
         let mut report = Report::default();
         report.facts([("count", transfers.count), ("bytes", transfers.bytes)]);
-        self.directions(&mut report, &transfers);
+        self.directions(&mut report, transfers);
         self.classes(&mut report);
         self.calls(&mut report, &context.stacks);
         report

@@ -10,6 +10,7 @@ use gpurec_trace::bounds::short;
 
 pub const KIND: Kind = kind::<Errors>("errors", "failed calls, the first failure, and what came before it")
     .table("errors", 20)
+    .of_summary()
     .figures(&[shows("failures.calls", "how many calls failed", &["failed_calls"])]);
 
 /// Number of calls shown before the first failure, and limit on threads whose calls are kept for it.
@@ -30,7 +31,6 @@ const HINTS: [(i64, &str); 7] = [
 
 #[derive(Default)]
 struct Errors {
-    summary: Summary,
     functions: Functions,
     /// The last calls of each thread; kept only until the first failure.
     before: ByProcess<u32, VecDeque<PastCall>>,
@@ -48,11 +48,10 @@ struct PastCall {
 }
 
 impl View for Errors {
-    fn line(&mut self, line: &Line, stacks: &Stacks) {
-        self.summary.add(line);
+    fn line(&mut self, line: &Line, context: &Context) {
         match &line.body {
-            Body::Begin(begin) => self.begin(line, begin, stacks.site_of(line.event_id)),
-            Body::End(end) => self.end(end),
+            Body::Begin(begin) => self.begin(line, begin, context.stacks.site_of(line.event_id)),
+            Body::End(end) => self.end(end, &context.summary),
             Body::Process(Process::Exit(exit)) => _ = self.before.ended(exit.pid),
             Body::Process(Process::Exec(exec)) => _ = self.before.ended(exec.pid),
             _ => {}
@@ -60,7 +59,7 @@ impl View for Errors {
     }
 
     fn finish(&mut self, context: &Context) -> Report {
-        let figures = self.summary.of_file(&context.notes);
+        let figures = context.figures();
         let mut report = Report::default();
         let failures = &figures.failures;
         report.facts([
@@ -68,7 +67,7 @@ impl View for Errors {
             ("handled", failures.handled),
             ("shutdown", failures.shutdown),
         ]);
-        xids(&mut report, &figures);
+        xids(&mut report, figures);
         let title = match failures.calls {
             0 => "No CUDA call failed.".to_owned(),
             n => format!("{}, by error, the first one first", plural(n, "failed call")),
@@ -76,12 +75,12 @@ impl View for Errors {
         kinds(&mut report, "errors", title, &failures.by_error);
         hints(&mut report, &failures.by_error);
         if failures.calls > 0 {
-            self.calls_before(&mut report, &context.stacks);
+            self.calls_before(&mut report, context);
         }
-        windows(&mut report, &figures);
-        beside(&mut report, &figures);
-        ioctls(&mut report, &figures);
-        unfinished(&mut report, &figures);
+        windows(&mut report, figures);
+        beside(&mut report, figures);
+        ioctls(&mut report, figures);
+        unfinished(&mut report, figures);
         report
     }
 }
@@ -101,7 +100,7 @@ impl Errors {
         calls.push_back(PastCall { event, ts_ns, function, duration_ns: None, error: None, site });
     }
 
-    fn end(&mut self, end: &End) {
+    fn end(&mut self, end: &End, summary: &Summary) {
         if self.first.is_none() {
             let calls = self.before.get_mut(end.pid, &end.tid);
             let call = calls.and_then(|calls| calls.iter_mut().find(|call| call.event == end.begin));
@@ -110,13 +109,14 @@ impl Errors {
                 call.error = end.error.as_deref().map(|error| short(error, LONGEST_ERROR).into());
             }
         }
-        if let (None, Some((pid, tid))) = (&self.first, self.summary.failures.first()) {
+        if let (None, Some((pid, tid))) = (&self.first, summary.failures.first()) {
             let calls = std::mem::take(&mut self.before).remove(pid, &tid);
             self.first = Some(calls.unwrap_or_default());
         }
     }
 
-    fn calls_before(&self, report: &mut Report, stacks: &Stacks) {
+    fn calls_before(&self, report: &mut Report, context: &Context) {
+        let stacks = &context.stacks;
         let result = |call: &PastCall| match (&call.error, call.duration_ns) {
             (Some(error), _) => error.to_string(),
             (None, Some(_)) => "ok".to_owned(),

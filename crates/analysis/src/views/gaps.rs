@@ -67,9 +67,9 @@ impl View for Gaps {
         self.listed = config.top.unwrap_or(LISTED).clamp(1, LISTED);
     }
 
-    fn line(&mut self, line: &Line, stacks: &Stacks) {
+    fn line(&mut self, line: &Line, context: &Context) {
         match &line.body {
-            Body::Begin(begin) => self.begin(line, begin, stacks.site_of(line.event_id)),
+            Body::Begin(begin) => self.begin(line, begin, context.stacks.site_of(line.event_id)),
             Body::End(end) => self.end(line, end),
             Body::KernelBegin(begin) => {
                 let function = self.functions.index(&begin.name);

@@ -8,6 +8,7 @@ use crate::gpu::text;
 pub const KIND: Kind =
     kind::<Gpus>("gpu", "what ran on the GPU: busy time, kernels by GPU time, streams, copies (--gpu)")
         .table("kernels", 25)
+        .of_summary()
         .figures(&[shows(
             "gpu.busy_ns",
             "how long the GPU was busy",
@@ -15,18 +16,12 @@ pub const KIND: Kind =
         )]);
 
 #[derive(Default)]
-struct Gpus {
-    summary: Summary,
-}
+struct Gpus;
 
 impl View for Gpus {
-    fn line(&mut self, line: &Line, _: &Stacks) {
-        self.summary.add(line);
-    }
-
     fn finish(&mut self, context: &Context) -> Report {
-        match self.summary.of_file(&context.notes).gpu {
-            Some(figures) => report(&figures),
+        match &context.figures().gpu {
+            Some(figures) => report(figures),
             None => nothing("There is no GPU work in this trace: record with --gpu."),
         }
     }

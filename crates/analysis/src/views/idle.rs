@@ -131,9 +131,9 @@ impl View for Idle {
         self.listed = config.top.unwrap_or(LISTED).clamp(1, LISTED);
     }
 
-    fn line(&mut self, line: &Line, stacks: &Stacks) {
+    fn line(&mut self, line: &Line, context: &Context) {
         match &line.body {
-            Body::Begin(begin) => self.begin(line, begin, stacks.site_of(line.event_id)),
+            Body::Begin(begin) => self.begin(line, begin, context.stacks.site_of(line.event_id)),
             Body::End(end) => self.end(line, end),
             Body::KernelBegin(begin) => self.span_begins(line, begin),
             Body::KernelEnd(end) => self.ends(line.ts_ns, end.begin, end.duration_ns),

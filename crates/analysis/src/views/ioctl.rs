@@ -5,11 +5,11 @@ use crate::driver_figures::{KernelSpace, RequestFigures};
 
 pub const KIND: Kind =
     kind::<Ioctls>("ioctl", "what was asked of the driver, by request and RM command (--kernel)")
-        .table("requests", 30);
+        .table("requests", 30)
+        .of_summary();
 
 #[derive(Default)]
 struct Ioctls {
-    summary: Summary,
     functions: Functions,
     /// Each with whether it is an ioctl.
     calls: Calls<bool>,
@@ -24,8 +24,7 @@ struct Caller {
 }
 
 impl View for Ioctls {
-    fn line(&mut self, line: &Line, _: &Stacks) {
-        self.summary.add(line);
+    fn line(&mut self, line: &Line, _: &Context) {
         match &line.body {
             Body::Begin(begin) => {
                 let function = self.functions.index(&begin.name);
@@ -55,8 +54,7 @@ impl View for Ioctls {
     }
 
     fn finish(&mut self, context: &Context) -> Report {
-        let figures = self.summary.of_file(&context.notes);
-        let Some(kernel) = &figures.kernel_space else {
+        let Some(kernel) = &context.figures().kernel_space else {
             return nothing("This trace has no lines of the driver: record with --kernel to see its ioctls.");
         };
         if kernel.requests.is_empty() && kernel.functions.is_empty() {

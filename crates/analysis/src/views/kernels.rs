@@ -58,10 +58,10 @@ struct Kernel {
 }
 
 impl View for Kernels {
-    fn line(&mut self, line: &Line, stacks: &Stacks) {
+    fn line(&mut self, line: &Line, context: &Context) {
         match &line.body {
             Body::Begin(begin) => self.begin(line, begin),
-            Body::End(end) => self.end(end, stacks.site_of(end.begin)),
+            Body::End(end) => self.end(end, context.stacks.site_of(end.begin)),
             Body::Process(process) => {
                 if let Some(pid) = self.calls.process(line.ts_ns, process) {
                     self.last.ended(pid);

@@ -39,7 +39,7 @@ impl View for Latency {
         self.wanted = config.function.clone();
     }
 
-    fn line(&mut self, line: &Line, _: &Stacks) {
+    fn line(&mut self, line: &Line, _: &Context) {
         match &line.body {
             Body::Begin(begin) => self.begun += u64::from(self.wants(&begin.name)),
             Body::End(end) if self.wants(&end.name) => {

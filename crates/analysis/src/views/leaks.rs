@@ -21,8 +21,6 @@ const SITES: usize = 5;
 
 #[derive(Default)]
 struct Leaks {
-    /// Used only for a trace without events.
-    summary: Summary,
     memories: memory::Memories,
     gone: Leftovers,
 }
@@ -63,16 +61,15 @@ impl View for Leaks {
         self.gone.older_ns = u64::try_from(older.as_nanos()).unwrap_or(u64::MAX);
     }
 
-    fn line(&mut self, line: &Line, stacks: &Stacks) {
+    fn line(&mut self, line: &Line, context: &Context) {
         if !matches!(line.body, Body::Finish(_)) {
             self.memories.at(line.event_id);
         }
         match &line.body {
-            Body::Memory(memory) => self.memories.add(line.ts_ns, memory, 0, stacks),
+            Body::Memory(memory) => self.memories.add(line.ts_ns, memory, 0, &context.stacks),
             Body::Begin(begin) if begin.launch.is_some() => self.memories.launched(begin.pid, line.ts_ns),
             Body::Process(Process::Exit(exit)) => self.close(line.ts_ns, exit.pid, true),
             Body::Process(Process::Exec(exec)) => self.close(line.ts_ns, exec.pid, true),
-            Body::Header(_) | Body::Finish(_) => self.summary.add(line),
             _ => {}
         }
     }
@@ -85,11 +82,11 @@ impl View for Leaks {
     }
 
     /// Reports the largest allocations that the summary kept.
-    fn of_figures(&mut self, _: &Figures, context: &Context) -> Option<Report> {
-        let figures = self.summary.of_file(&context.notes).memory;
+    fn of_figures(&mut self, figures: &Figures, _: &Context) -> Option<Report> {
+        let figures = &figures.memory;
         let hidden = figures.held.count.saturating_sub(figures.held.largest.len() as u64);
         let names = &mut self.memories.names;
-        for leak in figures.held.largest {
+        for leak in &figures.held.largest {
             let function = names.function(&leak.function);
             let site = leak.site.as_deref().and_then(|text| names.site_of_text(text));
             let left = Leftover {
@@ -106,7 +103,7 @@ impl View for Leaks {
                 at_ns: leak.age_ns,
                 at_exit: leak.at_exit,
             };
-            self.gone.add(left, figures.leaks.largest.contains(&leak), names);
+            self.gone.add(left, figures.leaks.largest.contains(leak), names);
         }
         let mut report = self.gone.report(&self.memories);
         report.words_if(hidden > 0, format!("{hidden} smaller ones are not in the summary of this trace."));

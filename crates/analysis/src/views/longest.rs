@@ -41,9 +41,11 @@ impl View for Longest {
         self.most = config.top.unwrap_or(ROWS).min(MOST);
     }
 
-    fn line(&mut self, line: &Line, stacks: &Stacks) {
+    fn line(&mut self, line: &Line, context: &Context) {
         match &line.body {
-            Body::Begin(begin) if begin.depth == 0 => self.begin(line, begin, stacks.site_of(line.event_id)),
+            Body::Begin(begin) if begin.depth == 0 => {
+                self.begin(line, begin, context.stacks.site_of(line.event_id))
+            }
             Body::End(end) => self.end(end),
             _ => {}
         }

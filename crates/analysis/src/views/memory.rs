@@ -71,13 +71,13 @@ impl View for Memories {
         self.width = crate::paper::picture_width();
     }
 
-    fn line(&mut self, line: &Line, stacks: &Stacks) {
+    fn line(&mut self, line: &Line, context: &Context) {
         match &line.body {
             Body::Header(_) => return,
-            Body::Memory(memory) => self.memory(line.ts_ns, memory, stacks.site_of_memory(memory)),
+            Body::Memory(memory) => self.memory(line.ts_ns, memory, context.stacks.site_of_memory(memory)),
             Body::Block(block) => {
                 let held = self.holds(block.pid);
-                self.blocks.add(line.ts_ns, block, held, stacks.site_of_block(block));
+                self.blocks.add(line.ts_ns, block, held, context.stacks.site_of_block(block));
             }
             Body::Process(Process::Exit(exit)) => self.ended(exit.pid, line.ts_ns),
             Body::Process(Process::Exec(exec)) => self.ended(exec.pid, line.ts_ns),

@@ -94,8 +94,8 @@ pub struct ReportConfig {
 trait View {
     /// Called before the first line.
     fn configure(&mut self, _: &ReportConfig) {}
-    /// `stacks` knows the call sites of open calls and of the call that ended last, this line included.
-    fn line(&mut self, line: &Line, stacks: &Stacks);
+    /// The context has the line already: its `stacks` know the call sites of open calls and of the call that ended last.
+    fn line(&mut self, _line: &Line, _context: &Context) {}
     fn finish(&mut self, context: &Context) -> Report;
     /// Called for a recording with --summary-only, which holds only figures. Returns None if they do not answer the
     /// question. A view of a `Summary` has them in it.
@@ -113,6 +113,8 @@ struct Kind {
     rows: usize,
     make: fn() -> Box<dyn View>,
     figures: &'static [Breakdown],
+    /// It asks for the figures of the summary, which the context then computes.
+    of_summary: bool,
 }
 
 /// A figure of the summary that a view breaks down.
@@ -132,12 +134,16 @@ const LEAKS: Breakdown = shows("memory.leaks", "what was never freed", &["count"
 const CALLS: Breakdown = shows("cuda_calls", "how many CUDA calls there were", &[]);
 
 const fn kind<V: View + Default + 'static>(name: &'static str, what: &'static str) -> Kind {
-    Kind { name, what, main: "", rows: 0, make: || Box::new(V::default()), figures: &[] }
+    Kind { name, what, main: "", rows: 0, make: || Box::new(V::default()), figures: &[], of_summary: false }
 }
 
 impl Kind {
     const fn table(self, main: &'static str, rows: usize) -> Kind {
         Kind { main, rows, ..self }
+    }
+
+    const fn of_summary(self) -> Kind {
+        Kind { of_summary: true, ..self }
     }
 
     const fn figures(self, figures: &'static [Breakdown]) -> Kind {
@@ -215,10 +221,10 @@ struct Layout<'a> {
 fn run(kind: &Kind, file: &Path, config: &ReportConfig) -> Result<(Report, Context)> {
     let mut view = (kind.make)();
     view.configure(config);
-    let mut context = Context::default();
+    let mut context = Context::new(kind.of_summary);
     context.notes = read::each(file, &config.only, |line| {
         context.line(line);
-        view.line(line, &context.stacks);
+        view.line(line, &context);
     })?;
     context.within();
     let mut report = answer(kind, &mut *view, &mut context);

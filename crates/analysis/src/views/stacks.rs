@@ -48,8 +48,6 @@ impl View for CallStacks {
         self.lines = self.rows.saturating_mul(LINES);
     }
 
-    fn line(&mut self, _: &Line, _: &Stacks) {}
-
     fn finish(&mut self, context: &Context) -> Report {
         let stacks = &context.stacks;
         if stacks.is_empty() {

@@ -99,11 +99,11 @@ struct Syncs {
 }
 
 impl View for Syncs {
-    fn line(&mut self, line: &Line, stacks: &Stacks) {
+    fn line(&mut self, line: &Line, context: &Context) {
         match &line.body {
             Body::Begin(begin) => self.begin(line, begin),
-            Body::End(end) => self.end(end, stacks.site_of(end.begin)),
-            Body::Transfer(transfer) => self.transfer(transfer, stacks.site_of(transfer.begin)),
+            Body::End(end) => self.end(end, context.stacks.site_of(end.begin)),
+            Body::Transfer(transfer) => self.transfer(transfer, context.stacks.site_of(transfer.begin)),
             Body::Process(process) => self.process(line.ts_ns, process),
             _ => {}
         }

@@ -45,7 +45,7 @@ struct Activity {
 }
 
 impl View for Threads {
-    fn line(&mut self, line: &Line, _: &Stacks) {
+    fn line(&mut self, line: &Line, _: &Context) {
         match &line.body {
             Body::Begin(begin) => self.begin(line, begin),
             Body::End(end) => self.end(line, end),

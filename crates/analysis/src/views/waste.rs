@@ -6,11 +6,11 @@ use crate::text::percent;
 
 pub const KIND: Kind = kind::<Waste>("waste", "what could be better, by what it costs")
     .table("findings", 20)
+    .of_summary()
     .figures(&[shows("cuda_calls", "all that could be better", &[])]);
 
 #[derive(Default)]
 struct Waste {
-    summary: Summary,
     top: Option<usize>,
 }
 
@@ -19,12 +19,8 @@ impl View for Waste {
         self.top = config.top;
     }
 
-    fn line(&mut self, line: &Line, _: &Stacks) {
-        self.summary.add(line);
-    }
-
     fn finish(&mut self, context: &Context) -> Report {
-        let Figures { mut findings, duration_ns: whole_ns, .. } = self.summary.of_file(&context.notes);
+        let (mut findings, whole_ns) = (context.figures().findings.clone(), context.figures().duration_ns);
         // Findings without a known cost are mistakes: they follow those that cost time.
         findings.sort_by_key(|finding| std::cmp::Reverse((finding.cost_ns, finding.times)));
         findings.truncate(self.top.unwrap_or(usize::MAX));

@@ -16,6 +16,14 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
+export function svg(name, properties, children = []) {
+  // The document has one such element, so that the page has no text that looks like an address.
+  const made = document.createElementNS(document.getElementById("svg").namespaceURI, name);
+  for (const [key, value] of Object.entries(properties)) made.setAttribute(key, clean(value));
+  made.append(...children);
+  return made;
+}
+
 export function lines(text) {
   const made = element("pre", { tabindex: 0 });
   made.textContent = cleanLines(text);

@@ -6,6 +6,8 @@ import { overviewOf } from "./overview.mjs";
 import { reportsOf } from "./reports.mjs";
 import { timelineOf } from "./timeline.mjs";
 import { flameOf } from "./flame.mjs";
+import { chartsOf } from "./charts.mjs";
+import { diffOf, ranksOfJob } from "./together.mjs";
 
 async function blockOf(id) {
   const block = document.getElementById(id);
@@ -48,9 +50,13 @@ function viewsOf(page) {
   const views = [
     ["Overview", () => eachTrace(page, overviewOf)],
     ["Timeline", () => timelineOf(page).element],
+    ["Charts", () => chartsOf(page)],
     ["Reports", () => eachTrace(page, reportsOf)],
   ];
   if (page.data.stacks.rows.length) views.push(["Flame graph", () => flameOf(page)]);
+  // What several traces are opened for comes first after the overview.
+  if (page.data.diff) views.splice(1, 0, ["Changes", () => diffOf(page)]);
+  if (page.data.ranks) views.splice(1, 0, ["Ranks", () => ranksOfJob(page)]);
   return views;
 }
 

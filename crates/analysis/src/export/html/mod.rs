@@ -3,28 +3,36 @@
 //! written at the end, whose size is bounded. Not here: sums of its own, and anything that a browser does (`*.mjs`).
 
 mod base64;
+mod copies;
 mod packed;
 mod page;
 mod profile;
+mod reports;
 mod rows;
 mod slices;
 mod tracks;
 
+use std::path::PathBuf;
+
+use anyhow::Result;
 use serde_json::{Value, json};
 
+use self::copies::Copies;
 use self::packed::Packed;
 use self::profile::Profile;
+use self::reports::Reports;
 use self::rows::{MARKS, Rows};
 use self::slices::Slice;
 use self::tracks::{Counters, PageTracks};
 use super::details;
 use super::sink::{At, Cause, Links, Process, Sink, Source, Space, Track, WorkLink, name, stack_of};
 use super::weights;
-use crate::Summary;
+use crate::diff;
+use crate::only::Only;
+use crate::ranks;
 use crate::stacks::Stacks;
 use crate::text;
 use crate::timeline::{SORTS, sort_of};
-use crate::views::All;
 use gpurec_cuda::FunctionTraits;
 use gpurec_trace::bounds::Entries;
 use gpurec_trace::hash::Map;
@@ -47,12 +55,18 @@ const EVENT: usize = DRIVER + 4;
 #[derive(Default)]
 pub struct Html {
     out: Vec<u8>,
+    /// The traces, to read them once more.
+    files: Vec<PathBuf>,
+    only: Only,
     wall_ns: Option<u64>,
     trace: Trace,
     /// The overview and the reports of each trace.
     documents: Vec<Value>,
     tracks: PageTracks,
     counters: Counters,
+    copies: Copies,
+    /// What several traces say about each other.
+    together: Together,
     rows: Rows,
     names: Entries<String, NAMES, NAME_BYTES>,
     /// The numbers of pairs of a sort and a name.
@@ -63,13 +77,19 @@ pub struct Html {
     held: usize,
 }
 
+/// The documents of `ranks --json` and `diff --json`; null where they do not apply.
+#[derive(Default)]
+pub struct Together {
+    pub ranks: Value,
+    pub diff: Value,
+}
+
 /// The trace that is being read.
 #[derive(Default)]
 struct Trace {
     file: String,
     header: Value,
-    summary: Summary,
-    reports: All,
+    reports: Reports,
 }
 
 /// What is kept of an open call.
@@ -86,6 +106,21 @@ pub struct Held {
 }
 
 impl Html {
+    /// Reads several traces already, for what they say about each other.
+    pub fn of(files: &[PathBuf], only: &Only) -> Result<Html> {
+        let mut together = Together::default();
+        if files.len() > 1 {
+            let ranks = ranks::gather(files, only)?;
+            if !ranks.ranks.is_empty() {
+                together.ranks = ranks.json();
+            }
+        }
+        if let [before, after] = files {
+            together.diff = diff::document([before.as_path(), after.as_path()], only)?;
+        }
+        Ok(Html { files: files.to_vec(), only: only.clone(), together, ..Html::default() })
+    }
+
     /// The number of what an event is called and drawn as.
     fn label(&mut self, line: &Line) -> u32 {
         let name = name(line);
@@ -154,6 +189,9 @@ impl Html {
             "tracks": self.tracks.all(),
             "rows": plan,
             "counters": self.counters.page(),
+            "copies": self.copies.page(),
+            "ranks": self.together.ranks,
+            "diff": self.together.diff,
             "stacks": self.profile.page(),
             "kept": {
                 "events": self.rows.events,
@@ -217,7 +255,9 @@ impl Sink for Html {
     }
 
     fn source(&mut self, source: &Source) {
-        self.trace = Trace { file: source.file.to_owned(), ..Trace::default() };
+        let reports = self.files.get(source.index).map(|file| Reports::of(file, &self.only));
+        let reports = reports.unwrap_or_default();
+        self.trace = Trace { file: source.file.to_owned(), reports, ..Trace::default() };
         self.profile.next_source();
     }
 
@@ -229,21 +269,21 @@ impl Sink for Html {
                 header.remove("hooks");
             }
         }
-        self.trace.summary.add(line);
         self.trace.reports.line(line);
     }
 
-    fn read(&mut self, notes: &Notes) {
-        let Trace { file, header, summary, reports } = std::mem::take(&mut self.trace);
-        let figures = summary.of_file(notes);
+    fn read(&mut self, notes: &Notes) -> Result<()> {
+        let Trace { file, header, reports } = std::mem::take(&mut self.trace);
+        let (figures, reports) = reports.finish(notes)?;
         self.documents.push(json!({
             "file": file,
             "header": header,
             "summary": figures.with_nulls(),
             "text": text::print(&figures, WIDTH),
-            "reports": reports.finish(notes),
+            "reports": reports,
             "notes": [],
         }));
+        Ok(())
     }
 
     fn takes_stacks(&self) -> bool {
@@ -316,6 +356,9 @@ impl Sink for Html {
 
     fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, _rank: Option<u32>, _: &Stacks) {
         self.profile.weights.mark(line);
+        if let Body::Transfer(transfer) = &line.body {
+            self.copies.add(at.ts_ns, &transfer.direction, transfer.size);
+        }
         let track = self.tracks.number(at.track.uuid);
         let depth = if duration_ns.is_some() { 0 } else { MARKS };
         let from_ns = at.ts_ns.saturating_sub(duration_ns.unwrap_or(0));

@@ -72,7 +72,11 @@ export function figuresOf(rows, fromNs, toNs) {
       if (inside < 0 || (inside === 0 && length > 0)) continue;
       const events = level.events[at];
       const share = length > 0 ? inside / length : 1;
-      const known = byLabel.get(level.label[at]) ?? { label: level.label[at], events: 0, ns: 0, longest: 0 };
+      let known = byLabel.get(level.label[at]);
+      if (!known) {
+        known = { label: level.label[at], events: 0, ns: 0, longest: 0 };
+        byLabel.set(level.label[at], known);
+      }
       known.events += events > 1 ? Math.round(events * share) : 1;
       known.ns += level.busy[at] * share;
       known.longest = Math.max(known.longest, length);
@@ -80,7 +84,6 @@ export function figuresOf(rows, fromNs, toNs) {
         known.joined = true;
         if (share < 1) whole = false;
       }
-      byLabel.set(level.label[at], known);
     }
   }
   return { rows: [...byLabel.values()].sort((a, b) => b.ns - a.ns || b.events - a.events), whole };
@@ -127,23 +130,22 @@ export function insideOf(rows, row, at) {
   return inside;
 }
 
-// For each flow the slices of its call, and those of its work on the GPU.
-export function flowsOf(rows, isThread) {
-  const flows = new Map();
+// The slices of some flows: those of calls, and those of work on the GPU. It looks at all slices, which costs less than an
+// index of all flows.
+export function flowsOf(rows, wanted, isThread) {
+  const found = { calls: [], work: [] };
+  if (!wanted.size) return found;
   for (const row of rows) {
-    const part = isThread(row.track) ? "calls" : "work";
+    const part = isThread(row.track) ? found.calls : found.work;
     for (let at = 0; at < row.flow.length; at += 1) {
-      if (row.flow[at] === 0) continue;
-      const flow = flows.get(row.flow[at]) ?? { calls: [], work: [] };
-      flow[part].push({ row, at });
-      flows.set(row.flow[at], flow);
+      if (row.flow[at] !== 0 && wanted.has(row.flow[at])) part.push({ row, at });
     }
   }
-  return flows;
+  return found;
 }
 
-// The value of a counter at a time; none before its first point.
-export function valueAt(points, ns) {
+// The last point of a counter up to a time; -1 before its first.
+export function pointAt(points, ns) {
   let low = 0;
   let high = points.length;
   while (low < high) {
@@ -151,5 +153,11 @@ export function valueAt(points, ns) {
     if (points[middle][0] <= ns) low = middle + 1;
     else high = middle;
   }
-  return low > 0 ? points[low - 1][1] : null;
+  return low - 1;
+}
+
+// The value of a counter at a time; none before its first point.
+export function valueAt(points, ns) {
+  const at = pointAt(points, ns);
+  return at >= 0 ? points[at][1] : null;
 }

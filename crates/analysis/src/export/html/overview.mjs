@@ -2,7 +2,7 @@
 // `summary --json`.
 import { bytes, clean, count, duration } from "./text.mjs";
 import { columns, element, facts, lines } from "./dom.mjs";
-import { textOf } from "./rows.mjs";
+import { tableIn, textOf } from "./rows.mjs";
 
 function figureAt(summary, path) {
   // What is in something that is not known is not known either.
@@ -46,10 +46,8 @@ function verdict(summary) {
 }
 
 function findings(reports) {
-  const waste = reports.find((report) => report.view === "waste");
-  const table = waste?.parts.map((part) => part.data).find((data) => data?.key === "findings");
-  const at = (row, key) => row[table.columns.findIndex((column) => column.key === key)];
-  if (!table?.rows.length) return [element("p", { class: "soft" }, "Nothing found that could be better.")];
+  const { rows, at } = tableIn(reports, "waste", "findings");
+  if (!rows.length) return [element("p", { class: "soft" }, "Nothing found that could be better.")];
   const item = (row) => {
     const cost = at(row, "cost_ns");
     const share = at(row, "cost_percent");
@@ -64,7 +62,7 @@ function findings(reports) {
       element("div", {}, `try: ${textOf(at(row, "advice"))}`),
     );
   };
-  return [element("ol", { class: "findings" }, table.rows.map(item))];
+  return [element("ol", { class: "findings" }, rows.map(item))];
 }
 
 function recorded({ file, header }) {

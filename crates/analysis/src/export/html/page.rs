@@ -21,6 +21,7 @@ const MODULES: &[&str] = &[
     include_str!("viewport.mjs"),
     include_str!("rows.mjs"),
     include_str!("tree.mjs"),
+    include_str!("chart.mjs"),
     include_str!("dom.mjs"),
     include_str!("table.mjs"),
     include_str!("overview.mjs"),
@@ -29,6 +30,8 @@ const MODULES: &[&str] = &[
     include_str!("panel.mjs"),
     include_str!("timeline.mjs"),
     include_str!("flame.mjs"),
+    include_str!("charts.mjs"),
+    include_str!("together.mjs"),
     include_str!("main.mjs"),
 ];
 

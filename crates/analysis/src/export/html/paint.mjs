@@ -1,7 +1,7 @@
 // Draws the timeline. In: lanes, the span that is shown, and colours. Out: pixels of a canvas. Each row draws the level
 // that fits, and what falls on one pixel once, so a frame costs what the canvas is wide, not what the trace is long.
 import { bytes, clean, moment, shorten } from "./text.mjs";
-import { firstAfter } from "./model.mjs";
+import { firstAfter, pointAt } from "./model.mjs";
 import { levelFor, ticksOf } from "./viewport.mjs";
 
 export const LANE = 18;
@@ -64,16 +64,22 @@ function drawRow(it, row, top) {
 function drawCounter(it, counter, top) {
   const { context, view, gutter, width, colours } = it;
   const { points } = counter;
-  const most = (counter.most ??= Math.max(1, ...points.map((point) => point[2])));
+  const most = (counter.most ??= points.reduce((high, point) => Math.max(high, point[2]), 1));
   const x = (ns) => gutter + ((ns - view.from) / (view.to - view.from)) * (width - gutter);
   context.fillStyle = colours.bySort[3];
-  points.forEach((point, at) => {
-    const next = points[at + 1]?.[0] ?? it.endNs;
-    if (next < view.from || point[0] > view.to) return;
-    const left = Math.max(x(point[0]), gutter);
-    const high = (point[2] / most) * (LANE - 4);
-    context.fillRect(left, top + LANE - 2 - high, Math.max(Math.min(x(next), width) - left, 1), high);
-  });
+  let left = null;
+  let highest = 0;
+  for (let at = Math.max(0, pointAt(points, view.from)); at < points.length && points[at][0] <= view.to; at += 1) {
+    // What ends on one pixel is drawn once, as high as the highest of it.
+    left ??= Math.max(x(points[at][0]), gutter);
+    highest = Math.max(highest, points[at][2]);
+    const right = Math.min(x(points[at + 1]?.[0] ?? it.endNs), width);
+    if (right < left + 1 && at + 1 < points.length) continue;
+    const high = (highest / most) * (LANE - 4);
+    context.fillRect(left, top + LANE - 2 - high, Math.max(right - left, 1), high);
+    left = null;
+    highest = 0;
+  }
 }
 
 function drawGutter(it, lane, top) {

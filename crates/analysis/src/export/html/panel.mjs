@@ -60,19 +60,18 @@ export function eventPanel(page, { row, at }, choose) {
   }
   const details = detailsOf(row, at, page.details);
   const args = Object.entries(details ?? {}).filter(([key]) => key !== "stack");
-  page.flows ??= flowsOf(page.rows, (track) => page.data.tracks[track]?.thread);
   const inside = insideOf(page.rows, row, at);
   const own = [{ row, at }, ...inside].map((one) => one.row.flow[one.at]).filter((flow) => flow > 0);
   const isCall = page.data.tracks[row.track]?.thread;
-  const flows = [...new Set(own)].map((flow) => page.flows.get(flow)).filter(Boolean);
+  const flows = flowsOf(page.rows, new Set(own), (track) => page.data.tracks[track]?.thread);
   return [
     element("h3", {}, name),
     columns([...pairs, ...memory(page, row, level.to[at])]),
     details
       ? columns(args.map(([key, value]) => [key, shown(value)]))
       : element("p", { class: "soft" }, "What the trace says about it is not in this file, which keeps that of longer events only."),
-    ...list(page, "Work on the GPU that it started", isCall ? flows.flatMap((flow) => flow.work) : [], choose),
-    ...list(page, "Submitted by", isCall ? [] : flows.flatMap((flow) => flow.calls), choose),
+    ...list(page, "Work on the GPU that it started", isCall ? flows.work : [], choose),
+    ...list(page, "Submitted by", isCall ? [] : flows.calls, choose),
     ...list(page, "Inside it", inside, choose),
     ...stack(page, row.stack[at]),
   ];

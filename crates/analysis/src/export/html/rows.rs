@@ -64,11 +64,19 @@ impl Rows {
         {
             slice.details = None;
         }
-        self.details += slice.details.as_ref().map_or(0, |details| details.len());
-        self.slices += 1;
-        if let Some(row) = self.all.get_mut(row) {
-            row.slices.push(slice);
+        let Some(row) = self.all.get_mut(row) else { return };
+        match row.slices.last_mut() {
+            // What comes in order joins at once.
+            Some(last) if last.from_ns <= slice.from_ns && last.takes(&slice, self.below_ns) => {
+                self.details -= last.details_len();
+                last.join(slice);
+                return;
+            }
+            _ => {}
         }
+        self.details += slice.details_len();
+        self.slices += 1;
+        row.slices.push(slice);
         if self.slices > 2 * SLICES {
             self.fewer_slices();
         }
@@ -99,8 +107,7 @@ impl Rows {
 
     fn count(&mut self) {
         self.slices = self.all.iter().map(|row| row.slices.len()).sum();
-        let details = |slice: &Slice| slice.details.as_ref().map_or(0, |details| details.len());
-        self.details = self.all.iter().flat_map(|row| &row.slices).map(details).sum();
+        self.details = self.all.iter().flat_map(|row| &row.slices).map(Slice::details_len).sum();
     }
 
     /// GPU work and spans in the driver come late.

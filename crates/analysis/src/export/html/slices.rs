@@ -34,7 +34,21 @@ impl Slice {
         self.to_ns.saturating_sub(self.from_ns)
     }
 
-    fn join(&mut self, other: Slice) {
+    pub fn details_len(&self) -> usize {
+        self.details.as_ref().map_or(0, |details| details.len())
+    }
+
+    /// Without what only the finest level has.
+    fn bare(&self) -> Slice {
+        Slice { stack: 0, flow: 0, details: None, ..*self }
+    }
+
+    /// Whether the next slice and this one are too short to be drawn apart.
+    pub fn takes(&self, next: &Slice, below_ns: u64) -> bool {
+        next.to_ns.max(self.to_ns).saturating_sub(self.from_ns) < below_ns
+    }
+
+    pub fn join(&mut self, other: Slice) {
         self.to_ns = self.to_ns.max(other.to_ns);
         self.busy_ns = self.busy_ns.saturating_add(other.busy_ns);
         self.events = self.events.saturating_add(other.events);
@@ -50,9 +64,7 @@ pub fn coarsen(slices: &mut Vec<Slice>, below_ns: u64) {
     let mut kept: Vec<Slice> = Vec::new();
     for slice in slices.drain(..) {
         match kept.last_mut() {
-            Some(last) if slice.to_ns.max(last.to_ns).saturating_sub(last.from_ns) < below_ns => {
-                last.join(slice)
-            }
+            Some(last) if last.takes(&slice, below_ns) => last.join(slice),
             _ => kept.push(slice),
         }
     }
@@ -68,7 +80,7 @@ pub fn levels(slices: &[Slice], whole_ns: u64) -> Vec<(u64, Vec<Slice>)> {
         if finer.len() < ENOUGH {
             break;
         }
-        let mut coarser = finer.to_vec();
+        let mut coarser = finer.iter().map(Slice::bare).collect();
         coarsen(&mut coarser, below_ns);
         if coarser.len() <= finer.len() / 2 {
             levels.push((below_ns, coarser));

@@ -12,6 +12,18 @@ use crate::views::{NAMES, ReportConfig};
 /// The page without its blocks, and the data in the block of JSON.
 fn page(traces: &[&str]) -> (String, Value) {
     let (bytes, _) = exported(ExportFormat::Html, traces);
+    parts(bytes)
+}
+
+/// The same of a page that was begun already.
+fn page_of(html: crate::export::html::Html, files: &[PathBuf]) -> (String, Value) {
+    let to = Temporary::new("");
+    let writing = Writing { files, only: &Only::default(), path: Some(&to.0) };
+    writing.stream(html).expect("traces that can be read");
+    parts(std::fs::read(&to.0).expect("a page"))
+}
+
+fn parts(bytes: Vec<u8>) -> (String, Value) {
     let page = String::from_utf8(bytes).expect("text");
     let data = block(&page, "data");
     let from = page.find("<script type=\"text/plain\"").expect("a block");
@@ -134,6 +146,49 @@ fn several_traces_are_one_page() {
     assert_eq!(data["traces"].as_array().expect("traces").len(), 2);
     let alone = [GPU, KERNEL].map(|trace| page(&[trace]).1["kept"]["events"].as_u64().expect("a number"));
     assert_eq!(data["kept"]["events"], alone[0] + alone[1]);
+}
+
+/// The documents of several traces are those of `ranks --json` and `diff --json`.
+#[test]
+fn several_traces_say_what_they_say_about_each_other() {
+    let files = [GPU, KERNEL].map(Temporary::new);
+    let paths = files.each_ref().map(|file| file.0.clone());
+    let html = crate::export::html::Html::of(&paths, &Only::default()).expect("traces");
+    let (_, data) = page_of(html, &paths);
+    let diff = crate::diff::document(paths.each_ref().map(|path| path.as_path()), &Only::default());
+    assert_eq!(data["diff"], diff.expect("a comparison"));
+    assert_eq!(data["ranks"], Value::Null, "no process has a rank");
+    let exec = |rank: u32| {
+        let process = r#"{"event_id":1,"ts":0.000000000,"type":"process","name":"exec","pid":7,"tid":7,"command":["python"],"rank":RANK}"#;
+        trace(&[
+            &process.replace("RANK", &rank.to_string()),
+            &begin(2, 5, 0, "cudaFree"),
+            &end(3, 9, 2, "cudaFree"),
+        ])
+    };
+    let ranks = [0, 1, 3].map(|rank| Temporary::new(&exec(rank)));
+    let paths = ranks.each_ref().map(|file| file.0.clone());
+    let html = crate::export::html::Html::of(&paths, &Only::default()).expect("traces");
+    let (_, data) = page_of(html, &paths);
+    let job = crate::ranks::gather(&paths, &Only::default()).expect("a job");
+    assert_eq!((&data["ranks"], &data["diff"]), (&job.json(), &Value::Null));
+    assert_eq!(data["ranks"]["ranks"].as_array().map(Vec::len), Some(3));
+}
+
+#[test]
+fn copies_over_time_have_the_bytes_of_the_report() {
+    for trace in [KERNEL, GPU, &crate::stacks::tests::training(true)] {
+        let (_, data) = page(&[trace]);
+        let sum =
+            |value: &Value| value.as_array().expect("bytes").iter().filter_map(Value::as_u64).sum::<u64>();
+        let drawn: u64 = data["copies"]["directions"]
+            .as_array()
+            .expect("directions")
+            .iter()
+            .map(|it| sum(&it["bytes"]))
+            .sum();
+        assert_eq!(drawn, data["traces"][0]["summary"]["transfers"]["bytes"].as_u64().expect("bytes"));
+    }
 }
 
 /// What is around the data does not depend on the trace, so no text of a trace can be markup.

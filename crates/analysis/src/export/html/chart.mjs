@@ -1,0 +1,60 @@
+// The shapes of charts. In: points and pieces of time. Out: columns of equal width, and SVG paths of them in a box that is
+// 1000 wide and 100 high. Not here: elements, texts and colours.
+
+export const WIDE = 1000;
+export const HIGH = 100;
+
+// The highest value in each column of time: a counter keeps its value until its next point.
+export function peaksOf(points, endNs, columns) {
+  const peaks = new Float64Array(columns);
+  const column = (ns) => Math.min(columns - 1, Math.max(0, Math.floor((ns / endNs) * columns)));
+  points.forEach(([ns, , highest], at) => {
+    const own = column(ns);
+    peaks[own] = Math.max(peaks[own], highest);
+    const next = at + 1 < points.length ? column(points[at + 1][0]) : columns - 1;
+    const value = points[at][1];
+    for (let later = own + 1; later <= next; later += 1) peaks[later] = Math.max(peaks[later], value);
+  });
+  return peaks;
+}
+
+// Pieces of equal time, joined to at most so many columns; those to the end of the recording are there too.
+export function sumsOf(pieces, eachNs, endNs, most) {
+  const all = Math.max(pieces.length, Math.ceil(endNs / eachNs), 1);
+  const times = Math.max(1, Math.ceil(all / most));
+  const sums = new Float64Array(Math.ceil(all / times));
+  pieces.forEach((value, at) => {
+    sums[Math.floor(at / times)] += value;
+  });
+  return { sums, eachNs: eachNs * times };
+}
+
+function rounded(n) {
+  return Math.round(n * 100) / 100;
+}
+
+// Columns that stand on others, as a path; `below` is what they stand on, and has them added afterwards.
+export function pathOf(values, below, most) {
+  const wide = WIDE / values.length;
+  const height = (value) => HIGH - (value / most) * HIGH;
+  let path = "";
+  for (let at = 0; at < values.length; at += 1) {
+    const from = below[at];
+    below[at] += values[at];
+    if (!(values[at] > 0)) continue;
+    let to = at + 1;
+    // Equal neighbours are one box.
+    while (to < values.length && values[to] === values[at] && below[to] === from) {
+      below[to] += values[to];
+      to += 1;
+    }
+    path += `M${rounded(at * wide)} ${rounded(height(from))}V${rounded(height(below[at]))}H${rounded(to * wide)}V${rounded(height(from))}Z`;
+    at = to - 1;
+  }
+  return path;
+}
+
+export function mostOf(all) {
+  const sums = all[0].map((_, at) => all.reduce((sum, values) => sum + values[at], 0));
+  return sums.reduce((most, sum) => Math.max(most, sum), 0);
+}
