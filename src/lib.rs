@@ -86,7 +86,7 @@ fn perform(task: Task, keep_fds: Vec<i32>) -> Result<u8> {
         Task::Record(config) => record::run(&record::Config { keep_fds, ..*config }),
         Task::Read(task) => task.perform(),
         Task::Doctor => doctor::doctor(),
-        Task::Demo { config, args } => demo::run(record::Config { keep_fds, ..*config }, &args),
+        Task::Demo { config, args, opens } => demo::run(record::Config { keep_fds, ..*config }, &args, opens),
         Task::Dump { pid } => serve::flight::ask(pid),
         Task::KernelProbes { glob } => probe::kernel::list(glob.as_ref()),
         Task::Print(page) => cli::print(&page),

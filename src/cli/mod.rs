@@ -148,7 +148,7 @@ struct ProbesArgs {
 /// What is to be done.
 pub enum Task {
     Record(Box<Config>),
-    Demo { config: Box<Config>, args: Vec<OsString> },
+    Demo { config: Box<Config>, args: Vec<OsString>, opens: bool },
     Read(cli::Task),
     Probes { glob: Pattern, selection: Selection, pid: Option<u32> },
     KernelProbes { glob: Option<Pattern> },
@@ -211,7 +211,10 @@ fn task(cli: Cli) -> Result<Task> {
         Some(Command::Probes(args)) => probes(args)?,
         Some(Command::Demo(args)) => {
             let config = Box::new(record::config(args.options, Target::Command(Vec::new()))?);
-            Task::Demo { config, args: args.args }
+            if args.open {
+                record::opens(&config)?;
+            }
+            Task::Demo { config, args: args.args, opens: args.open }
         }
         Some(Command::Completions(args)) => Task::Print(Page::Completions(args.shell)),
         Some(Command::Man) => Task::Print(Page::Manual),

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -23,12 +23,16 @@ Examples:
   sudo gpurec demo                             record it as it is
   sudo gpurec demo --live -o demo.jsonl        a line a call
   sudo gpurec demo --gpu                       what ran on the (stand-in) GPU, too
+  sudo gpurec demo --gpu --stacks --open       and see it in your browser
   sudo gpurec demo -- --threads 4 --loops 200  with arguments of its own";
 
 #[derive(Args)]
 pub struct DemoArgs {
     #[command(flatten)]
     pub options: Options,
+    /// Write the recording as an HTML page beside the trace, and open it in your browser
+    #[arg(long)]
+    pub open: bool,
     /// Arguments for the demo program
     #[arg(last = true)]
     pub args: Vec<OsString>,
@@ -233,6 +237,23 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         options: reported,
         keep_fds: Vec::new(),
     })
+}
+
+/// Rejects recordings of which `demo --open` can make no page.
+pub fn opens(config: &Config) -> Result<()> {
+    let of_template = |path: &PathBuf| path == Path::new("-") || path.to_string_lossy().contains('%');
+    let why = if config.summary_only {
+        "--summary-only, which writes no events"
+    } else if config.flight.is_some() {
+        "--last, which writes a trace only when something happens"
+    } else if config.metrics.is_on() && config.output.is_none() {
+        "--metrics and --otlp without -o, which write no trace"
+    } else if config.output.as_ref().is_some_and(of_template) {
+        "this -o: it needs the path of a file"
+    } else {
+        return Ok(());
+    };
+    bail!(Usage(format!("--open shows the trace, so it is not for {why}")))
 }
 
 /// `--stacks`, `--stacks=all`, `--stacks=GLOB,GLOB`.

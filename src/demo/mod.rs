@@ -2,7 +2,7 @@
 //!
 //! In: nothing; the files are built from the C files of fixtures/cuda and embedded. Out: [`unpack`], a private
 //! folder with a program that runs without a GPU or a driver, for other users too. Dropping the value removes the
-//! folder. Not here: recording. `run` only passes the unpacked program to the recorder.
+//! folder. Not here: recording. `run` only passes the unpacked program to the recorder, and what it wrote to `open`.
 //!
 //! The stand-ins export the real names, begin their functions with the real instructions, and count every call: with
 //! STANDIN_COUNTS=FILE (`%p` is the process id) each process writes FILE.cuda and FILE.cudart, the exact counts that
@@ -20,6 +20,7 @@ use crate::process::identity::invoking_user;
 use crate::process::rights::as_caller;
 use crate::record::{self, Config, Target};
 
+mod open;
 #[cfg(test)]
 mod tests;
 
@@ -78,8 +79,17 @@ impl DemoFolder {
     }
 }
 
-/// `gpurec demo`: the program, recorded.
-pub fn run(config: Config, args: &[OsString]) -> Result<u8> {
+/// `gpurec demo`: the program, recorded. With `opens` the recording becomes a page, and a browser opens it.
+pub fn run(config: Config, args: &[OsString], opens: bool) -> Result<u8> {
+    let trace = config.output.clone().unwrap_or_else(open::newest);
+    let status = record(config, args)?;
+    if opens {
+        open::show(&trace)?;
+    }
+    Ok(status)
+}
+
+fn record(config: Config, args: &[OsString]) -> Result<u8> {
     // The parent folder is writable for others, so do this without root's rights.
     let unpacked = as_caller(&invoking_user(), unpack)
         .context("cannot unpack the demo as the user who called sudo")??;

@@ -29,7 +29,7 @@ fn rows(library: &str) -> Vec<Row> {
 
 /// Only one test at a time writes or starts a program: a process that is forked while another test writes its program
 /// keeps that file open for writing, and then the file cannot be executed (ETXTBSY).
-static SPAWN: Mutex<()> = Mutex::new(());
+pub static SPAWN: Mutex<()> = Mutex::new(());
 
 fn unpacked() -> DemoFolder {
     let _guard = SPAWN.lock().unwrap();
