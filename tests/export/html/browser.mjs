@@ -2,6 +2,7 @@
 //
 //     npm install --prefix DIR puppeteer-core@24 axe-core     (once)
 //     NODE_MODULES=DIR node browser.mjs [--shots DIR] [--frames] PAGE...
+//     NODE_MODULES=DIR node browser.mjs --picture PNG PAGE                     (only a picture of its timeline)
 //
 // In: pages, and Debian's chromium (CHROMIUM names another). Out: for each page what was found, or what is wrong and
 // status 1: every view opens; the page logs nothing, asks for nothing and runs nothing of a trace; tables show the values
@@ -16,14 +17,15 @@ import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { gunzipSync } from "node:zlib";
 
-const { clean } = await import("../../../crates/analysis/src/export/html/text.mjs");
-const { textOf } = await import("../../../crates/analysis/src/export/html/rows.mjs");
+const { bytes, clean } = await import("../../../crates/analysis/src/export/html/text.mjs");
+const { tableIn, textOf } = await import("../../../crates/analysis/src/export/html/rows.mjs");
 
 const words = process.argv.slice(2);
 const option = (name) => words.includes(name) && words.splice(words.indexOf(name), 1).length > 0;
 const frames = option("--frames");
-const at = words.indexOf("--shots");
-const shots = at >= 0 ? words.splice(at, 2)[1] : null;
+const value = (name) => (words.includes(name) ? words.splice(words.indexOf(name), 2)[1] : null);
+const shots = value("--shots");
+const picture = value("--picture");
 
 const require = createRequire(`${resolve(process.env.NODE_MODULES ?? ".")}/`);
 const puppeteer = require("puppeteer-core");
@@ -90,11 +92,47 @@ function wanted(report) {
   });
 }
 
+function dataOf(file) {
+  const [, block] = readFileSync(file, "utf8").match(/id="data">([^<]*)</);
+  return JSON.parse(gunzipSync(Buffer.from(block, "base64")).toString());
+}
+
+// The charts name what the reports have: the largest causes and call sites, every direction with its bytes.
+async function charts(page, file) {
+  const data = dataOf(file);
+  const shown = await page.$eval("#views > :not([hidden])", (view) => view.textContent);
+  const rowsOf = (view, key) => data.traces.flatMap((trace) => tableIn(trace.reports, view, key).rows.slice(0, 5).map((row) => [trace, row]));
+  for (const [view, key, column] of [["idle", "causes", "what"], ["memory", "held_at_peak", "call_site"]]) {
+    for (const [trace, row] of rowsOf(view, key)) {
+      const text = textOf(tableIn(trace.reports, view, key).at(row, column)) || "no call site";
+      assert.ok(shown.includes(clean(text)), `${file}: the charts do not name ${text}`);
+    }
+  }
+  const totals = data.traces.flatMap((trace) => tableIn(trace.reports, "copies", "directions").rows.map((row) => tableIn(trace.reports, "copies", "directions").at(row, "bytes")[0]));
+  const drawn = data.copies.directions.map((one) => one.bytes.reduce((sum, piece) => sum + piece, 0));
+  const sum = (all) => all.reduce((one, other) => one + other, 0);
+  assert.equal(sum(drawn), sum(totals), `${file}: bytes of the chart of copies`);
+  for (const one of drawn) assert.ok(shown.includes(bytes(one)), `${file}: the charts do not have ${bytes(one)}`);
+}
+
+// What several traces say about each other: every list of the document is a table with as many rows.
+async function together(page, file, name) {
+  const { ranks, diff } = dataOf(file);
+  const rows = await page.$$eval("#views > :not([hidden]) [data-table]", (all) =>
+    Object.fromEntries(all.map((one) => [one.dataset.table, one.querySelectorAll("tbody tr").length])),
+  );
+  const of = (what) => diff.changes.filter((change) => change.what === what);
+  const lists =
+    name === "Ranks"
+      ? { stragglers: ranks.stragglers, mismatches: ranks.mismatches, collectives: ranks.collectives, clocks: ranks.clocks, ranks: ranks.ranks, "slow kernels": ranks.slow_kernels, differences: ranks.differences }
+      : { totals: diff.totals, "changed errors": of("errors"), "changed counts": of("counts"), "changed times": of("times") };
+  for (const [table, list] of Object.entries(lists)) assert.equal(rows[table] ?? 0, Math.min(list.length, 500), `${file}: ${name}: ${table}`);
+}
+
 // Every report: its tables have the values of the data, which the tests of export/tests/html.rs compare with `report
 // --json`; sorting loses no row, and the filter keeps what it should.
 async function reports(page, file) {
-  const [, block] = readFileSync(file, "utf8").match(/id="data">([^<]*)</);
-  const data = JSON.parse(gunzipSync(Buffer.from(block, "base64")).toString());
+  const data = dataOf(file);
   const views = await page.$$eval("#report option", (options) => options.map((it) => it.value));
   let tables = 0;
   for (const view of views) {
@@ -174,6 +212,8 @@ async function examine(file) {
     if (shots) await page.screenshot({ path: `${shots}/${file.split("/").pop()}-${name}.png` });
     if (await isTooWide(page)) wide.push(name);
     if (name === "Reports") tables = await reports(page, file);
+    if (name === "Charts") await charts(page, file);
+    if (name === "Ranks" || name === "Changes") await together(page, file, name);
     if (name === "Timeline") {
       const { chosen, selected } = await keys(page);
       assert.match(chosen, /began.*took/s, `${file}: no event can be chosen by keys: ${chosen}`);
@@ -203,7 +243,28 @@ async function examine(file) {
   console.log(`${file}: ${names.join(", ")}; ${tables} tables; shown after ${ms} ms; silent, and axe-core finds nothing serious`);
 }
 
+// The timeline with a call selected, as a reader sees it first.
+async function draw(file, png) {
+  const said = [];
+  const { page } = await opened(file, said, { width: 1280, scheme: "light" });
+  await page.setViewport({ width: 1280, height: 760 });
+  await show(page, "Timeline");
+  await page.type('input[type="search"]', "cuLaunchKernel");
+  await page.evaluate(() => document.querySelector('button[aria-label="next match"]').click());
+  await page.evaluate(() => {
+    const search = document.querySelector('input[type="search"]');
+    search.value = "";
+    search.dispatchEvent(new Event("input"));
+  });
+  await page.focus("canvas");
+  for (let n = 0; n < 7; n += 1) await page.keyboard.press("-");
+  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+  await page.screenshot({ path: png });
+  assert.deepEqual(said, [], `${file}: the page is not silent`);
+}
+
 let failed = false;
+if (picture) await draw(words.pop(), picture);
 for (const file of words) {
   try {
     await examine(file);

@@ -8,7 +8,7 @@ const { bytes, clean, cleanLines, count, duration, moment } = await from("text")
 const { detailsOf, rowsOf, unpack } = await from("decode");
 const model = await from("model");
 const { around, levelFor, panned, ticksOf, zoomed } = await from("viewport");
-const { asText, filtered, sorted, textOf } = await from("rows");
+const { asText, filtered, sorted, tableIn, textOf } = await from("rows");
 const { boxesOf, treeOf } = await from("tree");
 
 function leb128(numbers) {
@@ -117,8 +117,9 @@ test("a call knows what is inside it and what it started", () => {
   const stream = rowOf(1, 0, [{ from: 400, to: 500, flow: 5 }]);
   const inside = model.insideOf([outer, inner, stream], outer, 0);
   assert.deepEqual(inside, [{ row: inner, at: 0 }]);
-  const flows = model.flowsOf([outer, inner, stream], (track) => track === 0);
-  assert.deepEqual(flows.get(5), { calls: [{ row: inner, at: 0 }], work: [{ row: stream, at: 0 }] });
+  const flows = (wanted) => model.flowsOf([outer, inner, stream], new Set(wanted), (track) => track === 0);
+  assert.deepEqual(flows([5]), { calls: [{ row: inner, at: 0 }], work: [{ row: stream, at: 0 }] });
+  assert.deepEqual(flows([]), { calls: [], work: [] });
   const points = [[10, 1, 1], [20, 5, 9]];
   assert.deepEqual([5, 10, 19, 20, 99].map((ns) => model.valueAt(points, ns)), [null, 1, 1, 5, 5]);
 });
@@ -151,6 +152,28 @@ test("tables are sorted by value, and what is missing comes last", () => {
   assert.equal(filtered(rows, "").length, 3);
   assert.equal(textOf([1, "1.0"]), "1.0");
   assert.equal(asText(["n", "v"], [["=1+1\tx", [-5, "-5"]]]), "n\tv\n'=1+1 x\t-5");
+});
+
+test("a chart has the highest value of each column, and every byte", async () => {
+  const { mostOf, pathOf, peaksOf, sumsOf } = await from("chart");
+  const points = [[10, 5, 5], [50, 1, 9], [90, 7, 7]];
+  assert.deepEqual([...peaksOf(points, 100, 10)], [0, 5, 5, 5, 5, 9, 1, 1, 1, 7]);
+  assert.deepEqual([...peaksOf([], 100, 2)], [0, 0]);
+  const { sums, eachNs } = sumsOf([1, 2, 3, 4, 5], 10, 100, 5);
+  assert.deepEqual([[...sums], eachNs], [[3, 7, 5, 0, 0], 20]);
+  const below = new Float64Array(4);
+  assert.equal(pathOf([2, 2, 0, 1], below, 4), "M0 100V50H500V100ZM750 100V75H1000V100Z");
+  assert.equal(pathOf([0, 0, 0, 3], below, 4), "M750 75V0H1000V75Z");
+  assert.deepEqual([...below], [2, 2, 0, 4]);
+  assert.equal(mostOf([[1, 2], [3, 1]]), 4);
+});
+
+test("a table is found by its report and key", () => {
+  const table = { key: "causes", columns: [{ key: "what" }, { key: "ns" }], rows: [["x", [5, "5"]]] };
+  const reports = [{ view: "idle", parts: [{ title: "t" }, { table }] }];
+  const { rows, at } = tableIn(reports, "idle", "causes");
+  assert.deepEqual([rows.length, at(rows[0], "ns")], [1, [5, "5"]]);
+  assert.deepEqual(tableIn(reports, "idle", "none").rows, []);
 });
 
 test("a flame graph has a frame once for each place", () => {
