@@ -92,6 +92,8 @@ function wanted(report) {
   });
 }
 
+const SHOWN_TABLES = "#views > :not([hidden]) [data-table]";
+
 function dataOf(file) {
   const [, block] = readFileSync(file, "utf8").match(/id="data">([^<]*)</);
   return JSON.parse(gunzipSync(Buffer.from(block, "base64")).toString());
@@ -118,7 +120,7 @@ async function charts(page, file) {
 // What several traces say about each other: every list of the document is a table with as many rows.
 async function together(page, file, name) {
   const { ranks, diff } = dataOf(file);
-  const rows = await page.$$eval("#views > :not([hidden]) [data-table]", (all) =>
+  const rows = await page.$$eval(SHOWN_TABLES, (all) =>
     Object.fromEntries(all.map((one) => [one.dataset.table, one.querySelectorAll("tbody tr").length])),
   );
   const of = (what) => diff.changes.filter((change) => change.what === what);
@@ -138,11 +140,11 @@ async function reports(page, file) {
   for (const view of views) {
     await page.select("#report", view);
     await page.waitForSelector(`[data-report="${view}"]`);
-    const shown = await page.$$eval("[data-table]", (all) =>
+    const shown = await page.$$eval(SHOWN_TABLES, (all) =>
       all.map((one) => [...one.querySelectorAll("tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent))),
     );
     assert.deepEqual(shown, wanted(data.traces[0].reports.find((report) => report.view === view)), `${file}: ${view}`);
-    tables += await page.$$eval("[data-table]", (all) => {
+    tables += await page.$$eval(SHOWN_TABLES, (all) => {
       for (const one of all) {
         const head = one.querySelector("th button");
         const before = one.querySelectorAll("tbody tr").length;

@@ -12,6 +12,7 @@ mod rows;
 mod slices;
 mod tracks;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -109,13 +110,16 @@ impl Html {
     /// Reads several traces already, for what they say about each other.
     pub fn of(files: &[PathBuf], only: &Only) -> Result<Html> {
         let mut together = Together::default();
+        let mut ranks = BTreeSet::new();
         if files.len() > 1 {
-            let ranks = ranks::gather(files, only)?;
-            if !ranks.ranks.is_empty() {
-                together.ranks = ranks.json();
+            let report = ranks::gather(files, only)?;
+            ranks.extend(report.ranks.iter().map(|it| it.rank));
+            if !ranks.is_empty() {
+                together.ranks = report.json();
             }
         }
-        if let [before, after] = files {
+        // Two ranks of a job are no two versions of a program.
+        if let ([before, after], 0..=1) = (files, ranks.len()) {
             together.diff = diff::document([before.as_path(), after.as_path()], only)?;
         }
         Ok(Html { files: files.to_vec(), only: only.clone(), together, ..Html::default() })
