@@ -16,24 +16,29 @@ PLAN = ["--ranks", "32", "--per-host", "8", "--steps", "100", "--seed", "7", "--
 FAULTS = ["--straggler", "5", "--mismatch", "--hang"]
 
 
-class Job:
-    def __init__(self, gpurec, make_job, folder):
-        self.gpurec = gpurec
-        self.traces = Path(folder) / "traces"
-        self.dataset = Path(folder) / "dataset"
-        subprocess.run([make_job, self.traces, *PLAN, *FAULTS], check=True)
-        self.truth = json.loads((self.traces / "truth.json").read_text())
+class Traces:
+    """Traces of a job, and the dataset that is made of them."""
 
-    def files(self):
-        return sorted(self.traces.glob("*.jsonl.zst"))
+    def __init__(self, gpurec, traces, dataset):
+        self.gpurec, self.traces, self.dataset = gpurec, traces, dataset
 
     def convert(self):
-        subprocess.run([self.gpurec, "export", "--format", "parquet", "-o", self.dataset, *self.files()], check=True)
+        subprocess.run([self.gpurec, "export", "--format", "parquet", "-o", self.dataset, *self.traces], check=True)
 
     def ranks(self):
         """What `gpurec ranks` says; it writes the clocks into the dataset."""
-        command = [self.gpurec, "ranks", "--json", "--write-clocks", self.dataset, *self.files()]
+        command = [self.gpurec, "ranks", "--json", "--write-clocks", self.dataset, *self.traces]
         return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+class Job(Traces):
+    """The job with known faults."""
+
+    def __init__(self, gpurec, make_job, folder):
+        self.folder = Path(folder) / "traces"
+        subprocess.run([make_job, self.folder, *PLAN, *FAULTS], check=True)
+        self.truth = json.loads((self.folder / "truth.json").read_text())
+        super().__init__(gpurec, sorted(self.folder.glob("*.jsonl.zst")), Path(folder) / "dataset")
 
 
 def said_by_ranks(report):

@@ -63,7 +63,7 @@ def main():
         if given.make_job:
             job = planted.Job(given.gpurec, given.make_job, Path(scratch) / "job")
             path = job.dataset
-            if ingest.main([str(job.traces), str(path), "--spark", address, "--gpurec", given.gpurec]):
+            if ingest.main([str(job.folder), str(path), "--spark", address, "--gpurec", given.gpurec]):
                 return 1
             report = job.ranks()
         elif not (path / "meta").is_dir():

@@ -119,7 +119,12 @@ fn trace(clock: &str, lines: &[&str]) -> String {
 /// What each line of these traces says is in the dataset.
 #[test]
 fn every_line_has_its_row() {
-    for text in [KERNEL, GPU] {
+    let ranks = [0, 1].map(|rank| {
+        let path = format!("{}/../../traces/ddp_h100_rank{rank}.jsonl.zst", env!("CARGO_MANIFEST_DIR"));
+        let text = zstd::decode_all(File::open(path).expect("a trace")).expect("Zstandard");
+        String::from_utf8(text).expect("UTF-8")
+    });
+    for text in [KERNEL, GPU, &ranks[0], &ranks[1]] {
         let folder = Folder::new();
         folder.exported(&[folder.trace("t.jsonl", text)]);
         let lines: Vec<serde_json::Value> =
@@ -137,6 +142,7 @@ fn every_line_has_its_row() {
             (Table::Memory, &["memory"]),
             (Table::Transfers, &["transfer"]),
             (Table::Gpu, &["gpu"]),
+            (Table::Collectives, &["collective"]),
             (Table::Processes, &["process"]),
             (Table::Other, &["device", "clock", "xid", "lost", "budget", "suspend"]),
             (Table::Meta, &["header"]),
