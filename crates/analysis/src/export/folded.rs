@@ -55,6 +55,10 @@ impl Sink for Folded {
 
     fn source(&mut self, _source: &Source) {}
 
+    fn has_times(&self) -> bool {
+        false
+    }
+
     fn takes_stacks(&self) -> bool {
         true
     }

@@ -2,7 +2,7 @@
 //!
 //! In: traces. Out: Chrome's trace event JSON, Perfetto's protocol buffers, or a table, written while the traces are
 //! read; or a profile by call stack or an HTML page, written at their end. Several traces, such as those of the ranks of
-//! a job, become one, aligned by wall clock. Parquet is a folder of files for each trace. Not here: sums or judgements;
+//! a job, become one, on one time line (ranks/align.rs). Parquet is a folder of files for each trace. Not here: sums or judgements;
 //! an export only converts what the trace says.
 
 mod annotate;
@@ -32,15 +32,15 @@ use std::fs;
 use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::views::ONLY_FIGURES;
 use super::{Only, read};
 use crate::Usage;
+use crate::ranks::{Aligned, align};
 use crate::stacks::Weight;
 use crate::ui;
 use gpurec_trace::Body;
-use gpurec_trace::time;
 use output::Output;
 use sink::{Sink, Source};
 use walk::Walk;
@@ -158,23 +158,6 @@ pub fn export(config: &ExportConfig) -> Result<u8> {
     Ok(0)
 }
 
-/// The start of the earliest of several recordings. It opens each file for that.
-fn earliest(files: &[PathBuf]) -> Result<Option<i64>> {
-    let mut earliest: Option<i64> = None;
-    for file in files {
-        read_twice(file)?;
-        let named = || ui::name(file);
-        let mut reader = read::open(file)?;
-        if let Some(line) = reader.next().with_context(named)?
-            && let Body::Header(header) = &line.body
-            && let Some(begun) = time::nanoseconds(&header.start)
-        {
-            earliest = Some(earliest.map_or(begun, |earliest| earliest.min(begun)));
-        }
-    }
-    Ok(earliest)
-}
-
 /// Rejects a pipe, which can be read only once.
 fn read_twice(file: &Path) -> Result<()> {
     let what = if file == Path::new("-") {
@@ -192,9 +175,16 @@ fn read_twice(file: &Path) -> Result<()> {
 impl Writing<'_> {
     /// As one stream of bytes.
     fn stream(self, sink: impl Sink + Default) -> Result<Vec<String>> {
-        let base_ns = if self.files.len() > 1 { earliest(self.files)? } else { None };
+        let several = self.files.len() > 1;
+        let aligned = match several {
+            true => {
+                self.files.iter().try_for_each(|file| read_twice(file))?;
+                align(self.files, self.only, sink.has_times())?
+            }
+            false => Aligned { traces: vec![None], notes: Vec::new() },
+        };
         let output = Output::new(self.path, self.files)?;
-        write(sink, self.files, self.only, base_ns, output)
+        write(sink, self.files, self.only, aligned, output)
     }
 
     fn folder(
@@ -212,14 +202,15 @@ fn write(
     sink: impl Sink + Default,
     files: &[PathBuf],
     only: &Only,
-    base_ns: Option<i64>,
+    aligned: Aligned,
     mut output: Output,
 ) -> Result<Vec<String>> {
+    let base_ns = aligned.traces.iter().flatten().map(|placed| placed.time(0)).min();
     let mut walk = Walk::new(sink, files.len() > 1, base_ns);
-    let mut all = Vec::new();
-    for (index, file) in files.iter().enumerate() {
+    let mut all = aligned.notes;
+    for ((index, file), placed) in files.iter().enumerate().zip(aligned.traces) {
         let name = file.display().to_string();
-        walk.source(&Source { file: &name, index });
+        walk.source(&Source { file: &name, index }, placed);
         let mut has_events = true;
         let notes = read::try_each(file, only, |line| {
             if let Body::Header(header) = &line.body {

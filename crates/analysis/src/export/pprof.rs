@@ -190,6 +190,10 @@ impl Sink for Pprof {
         self.wall_ns = wall_ns;
     }
 
+    fn has_times(&self) -> bool {
+        false
+    }
+
     fn takes_stacks(&self) -> bool {
         true
     }

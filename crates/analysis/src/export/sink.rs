@@ -126,6 +126,10 @@ pub trait Sink {
     fn read(&mut self, _notes: &Notes) -> Result<()> {
         Ok(())
     }
+    /// Whether the format shows when something happened.
+    fn has_times(&self) -> bool {
+        true
+    }
     /// Whether the format shows call stacks. If not, they are not followed.
     fn takes_stacks(&self) -> bool {
         false

@@ -5,6 +5,7 @@
 use super::sink::{At, Cause, Link, Links, Sink, Source, WorkLink};
 use super::tracks::{Lane, Open, Tracks};
 use crate::gpu::StreamKey;
+use crate::ranks::Placed;
 use crate::recent::{Recent, announces};
 use crate::stacks::Stacks;
 use gpurec_cuda::FunctionTraits;
@@ -26,8 +27,8 @@ pub struct Walk<S: Sink> {
     several: bool,
     /// The wall clock at 0 of the output.
     base_ns: Option<i64>,
-    /// Offset added to the times of this trace.
-    offset_ns: i64,
+    /// Where this trace is on the time line of several.
+    placed: Option<Placed>,
     /// The latest time of this trace, in the output.
     last_ns: u64,
     /// Offset that makes an event_id unique over all traces.
@@ -81,19 +82,26 @@ impl<S: Sink + Default> Walk<S> {
     }
 
     /// Starts another trace.
-    pub fn source(&mut self, source: &Source) {
+    pub fn source(&mut self, source: &Source, placed: Option<Placed>) {
         let suffix = if self.several { format!(" ({})", source.file) } else { String::new() };
         self.tracks.next_source(suffix);
         self.sink.source(source);
-        (self.offset_ns, self.last_ns, self.driver, self.follows_gpu) = (0, 0, false, false);
+        (self.last_ns, self.driver, self.follows_gpu) = (0, false, false);
         self.submitted = Recent::default();
         self.stacks = Stacks::default();
-        self.odd = Differences { unaligned: self.several, ..Differences::default() };
+        self.odd = Differences { unaligned: self.several && placed.is_none(), ..Differences::default() };
+        self.placed = placed;
         self.flows = self.next_flow;
     }
 
+    /// Nanoseconds since the time at 0 of the output.
+    fn time(&self, ts_ns: u64) -> u64 {
+        let Some((placed, base_ns)) = self.placed.as_ref().zip(self.base_ns) else { return ts_ns };
+        u64::try_from(placed.time(ts_ns).saturating_sub(base_ns)).unwrap_or(0)
+    }
+
     pub fn add(&mut self, line: &Line) {
-        let ts_ns = line.ts_ns.saturating_add_signed(self.offset_ns);
+        let ts_ns = self.time(line.ts_ns);
         self.last_ns = self.last_ns.max(ts_ns);
         self.follows_gpu = self.follows_gpu || announces(line);
         if self.sink.takes_stacks() {
@@ -336,15 +344,11 @@ impl<S: Sink + Default> Walk<S> {
 
     /// The first line: the reader ends a trace before a second header.
     fn header(&mut self, line: &Line, header: &Header) {
-        if let Some(begun) = time::nanoseconds(&header.start) {
-            if self.base_ns.is_none() {
-                self.base(begun);
-            }
-            self.offset_ns = begun.saturating_sub(self.base_ns.unwrap_or(begun));
-            self.odd.unaligned = false;
+        if let (None, Some(begun)) = (self.base_ns, time::nanoseconds(&header.start)) {
+            self.base(begun);
         }
         self.driver |= header.hooks.contains_key("kernel");
-        self.in_lane(line.ts_ns.saturating_add_signed(self.offset_ns), line, Lane::Recording, None);
+        self.in_lane(self.time(line.ts_ns), line, Lane::Recording, None);
     }
 
     fn close_all(&mut self) {

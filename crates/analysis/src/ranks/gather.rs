@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use super::arrival::{IN_JOB, Who};
 use super::clocks::{HostClock, clocks};
 use super::documents::{self, is_document};
-use super::domain::Domains;
+use super::domain::{Domains, Shift};
 use super::follow::Follower;
 use super::hangs::{Describe, Standing, hangs};
 use super::matching::{Matcher, Mismatch};
@@ -81,16 +81,41 @@ pub fn gather(files: &[PathBuf], only: &Only) -> Result<Report> {
         bail!("{}", report.notes.first().cloned().unwrap_or_else(|| "there is no trace to read".to_owned()));
     }
     let of_trace: Vec<usize> = followers.iter().map(|follower| follower.seen.shift.domain).collect();
-    let mut matcher = Matcher::new(names.clone(), of_trace.clone());
+    let (followers, matcher, clocks) = follow(followers, &mut domains, &names)?;
+    report.clocks = clocks;
+    finish(report, &followers, matcher, &of_trace, &names)
+}
+
+/// The clocks of the hosts, and for each trace which of them it has. An error: a trace cannot be read.
+pub fn clocks_of(files: &[PathBuf], only: &Only) -> Result<(Vec<Shift>, Vec<HostClock>)> {
+    let names = Names::default();
+    let mut domains = Domains::default();
+    let mut followers = Vec::new();
+    for (file, trace) in files.iter().zip(0..) {
+        followers.push(open(file, trace, &mut domains, &names, only).with_context(|| ui::name(file))?);
+    }
+    let shifts = followers.iter().map(|follower| follower.seen.shift).collect();
+    let (_, _, clocks) = follow(followers, &mut domains, &names)?;
+    Ok((shifts, clocks))
+}
+
+/// Reads the traces to their ends.
+fn follow<'a>(
+    followers: Vec<Follower<'a>>,
+    domains: &mut Domains,
+    names: &Names,
+) -> Result<(Vec<Follower<'a>>, Matcher, Vec<HostClock>)> {
+    let of_trace = followers.iter().map(|follower| follower.seen.shift.domain).collect();
+    let mut matcher = Matcher::new(names.clone(), of_trace);
     // The host of the first trace is the reference.
     let start_ns = followers.first().map_or(0, |follower| follower.seen.end_ns());
     let mut followers: Vec<Mutex<Follower>> = followers.into_iter().map(Mutex::new).collect();
-    read(&mut followers, &mut matcher, &mut domains)?;
+    read(&mut followers, &mut matcher, domains)?;
     matcher.finish().context(SPOOL)?;
-    let followers: Vec<Follower> =
+    let followers =
         followers.into_iter().map(|it| it.into_inner().unwrap_or_else(PoisonError::into_inner)).collect();
-    report.clocks = clocks(&domains.0, &matcher.bounds, start_ns);
-    finish(report, &followers, matcher, &of_trace, &names)
+    let clocks = clocks(&domains.0, &matcher.bounds, start_ns);
+    Ok((followers, matcher, clocks))
 }
 
 fn open<'a>(

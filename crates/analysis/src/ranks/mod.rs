@@ -1,7 +1,9 @@
-//! `gpurec ranks`: one job, many ranks. In: the traces of its ranks, or what `summary --json` said of them. Out: who comes last at collectives and why, which
-//! collectives differ, where the job stands still, and how far the clocks of the hosts are apart. Memory grows with the
-//! number of ranks and of open collectives, not with the length of the traces.
+//! `gpurec ranks`: one job, many ranks. In: the traces of its ranks, or what `summary --json` said of them. Out: who comes
+//! last at collectives and why, which collectives differ, where the job stands still, and how far the clocks of the hosts
+//! are apart; for exports, one time line. Memory grows with the number of ranks and of open collectives, not with the
+//! length of the traces.
 
+mod align;
 mod arrival;
 mod clocks;
 mod documents;
@@ -35,6 +37,7 @@ use anyhow::Result;
 use crate::only::Only;
 use crate::{ui, width_of_output};
 
+pub use align::{Aligned, Placed, align};
 pub use gather::{files_of, gather};
 pub use metrics::{JOB_FIGURES, JobFigure, JobUnit};
 pub use report::Report;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::Value;
 
 use super::made::{Job, Plan, Random};
-use super::{Report, files_of, gather, text};
+use super::{Report, align, files_of, gather, text};
 use crate::measure;
 use crate::only::Only;
 
@@ -343,4 +343,41 @@ fn a_job_of_documents() {
     assert_eq!(documents.report().missing, [3]);
     let mixed = [documents.file("0.json"), folder.file("node00-0.jsonl")];
     assert!(gather(&mixed, &Only::default()).is_err_and(|error| error.is::<crate::Usage>()));
+}
+
+/// What happened at one time on all hosts is at one time in an export, although their clocks are 50 ms apart.
+#[test]
+fn an_export_has_one_time_line() {
+    let (folder, truth) = Folder::of(Plan { skew_ns: 50_000_000, ..faulty() });
+    let files = files_of(std::slice::from_ref(&folder.0)).unwrap();
+    let aligned = align(&files, &Only::default(), true).unwrap();
+    let clocks = folder.report().clocks;
+    let start_ns = truth["start_realtime_ns"].as_i64().unwrap();
+    let of = |host: &str| {
+        let all = truth["clocks"].as_array().unwrap();
+        let clock = all.iter().find(|it| it["host"] == host).unwrap();
+        (clock["offset_ns"].as_f64().unwrap(), clock["drift_ppm"].as_f64().unwrap() * 1e-6)
+    };
+    let reads = |host: &str, true_ns: f64| {
+        let (offset_ns, drift) = of(host);
+        start_ns + (offset_ns + true_ns * (1.0 + drift)) as i64
+    };
+    assert_eq!((aligned.traces.len(), aligned.notes.len()), (32, 3), "{:?}", aligned.notes);
+    assert!(aligned.notes[0].contains("which collectives show to within"), "{:?}", aligned.notes);
+    let reference = &clocks[0].host;
+    for placed in aligned.traces.iter().map(|placed| placed.as_ref().unwrap()) {
+        let clock = &clocks[placed.shift.domain];
+        for true_ns in [1e8, 3e8] {
+            let ts_ns = reads(&clock.host, true_ns) - placed.shift.time(0);
+            let apart_ns = placed.time(ts_ns as u64) - reads(reference, true_ns);
+            assert!(apart_ns.abs() as f64 <= clock.error_ns.unwrap() + 50.0, "{clock:?}: {apart_ns}");
+        }
+    }
+    // Their headers alone place them where their own clocks do.
+    let rough = align(&files, &Only::default(), false).unwrap();
+    let far = |of: &super::Aligned| {
+        let starts = of.traces.iter().flatten().map(|placed| placed.time(0));
+        starts.clone().max().unwrap() - starts.min().unwrap()
+    };
+    assert!(far(&rough) > far(&aligned) + 10_000_000, "{} {}", far(&rough), far(&aligned));
 }

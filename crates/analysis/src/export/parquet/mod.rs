@@ -68,7 +68,7 @@ pub fn write(files: &[PathBuf], only: &Only, folder: &Path) -> Result<Vec<String
 fn one(file: &Path, only: &Only, folder: &Path) -> Notes {
     let name = file.display().to_string();
     let mut walk = Walk::new(Rows::new(Parts::new(folder.to_path_buf())?), false, None);
-    walk.source(&Source { file: &name, index: 0 });
+    walk.source(&Source { file: &name, index: 0 }, None);
     let mut has_events = true;
     let mut failed = None;
     let notes = read::try_each_original(file, only, |line, original| {
