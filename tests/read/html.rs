@@ -94,12 +94,17 @@ fn the_page_is_read_by_a_browser_and_runs_nothing_of_a_trace() {
         assert!(done.status.success(), "{file}: {}", said(&done));
         check.arg(page);
     }
-    // Two traces: what changed between them.
-    let page = folder.file("changes.html");
-    let pair = ["needless_before.jsonl.zst", "needless_after.jsonl.zst"].map(trace);
-    let done = run(&["export", "--format", "html", "-o", &page, &pair[0], &pair[1]]);
-    assert!(done.status.success(), "{}", said(&done));
-    check.arg(page);
+    // What changed between two traces, and two ranks of a job.
+    for (name, pair) in [
+        ("changes.html", ["needless_before.jsonl.zst", "needless_after.jsonl.zst"]),
+        ("ranks.html", ["ddp_h100_rank0.jsonl.zst", "ddp_h100_rank1.jsonl.zst"]),
+    ] {
+        let page = folder.file(name);
+        let pair = pair.map(trace);
+        let done = run(&["export", "--format", "html", "-o", &page, &pair[0], &pair[1]]);
+        assert!(done.status.success(), "{}", said(&done));
+        check.arg(page);
+    }
     let done = check.output().unwrap();
     assert!(done.status.success(), "{}", said(&done));
     eprintln!("{}", said(&done));
