@@ -239,21 +239,23 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
     })
 }
 
-/// Rejects recordings of which `demo --open` can make no page.
+/// Rejects recordings that leave no trace for the page of `demo --open`.
 pub fn opens(config: &Config) -> Result<()> {
     let of_template = |path: &PathBuf| path == Path::new("-") || path.to_string_lossy().contains('%');
     let why = if config.summary_only {
-        "--summary-only, which writes no events"
+        "--summary-only writes no events"
     } else if config.flight.is_some() {
-        "--last, which writes a trace only when something happens"
+        "--last writes a trace only when something happens"
     } else if config.metrics.is_on() && config.output.is_none() {
-        "--metrics and --otlp without -o, which write no trace"
+        "--metrics and --otlp write none without -o"
     } else if config.output.as_ref().is_some_and(of_template) {
-        "this -o: it needs the path of a file"
+        "-o must be the path of a file, without %"
+    } else if config.output.as_deref().and_then(Path::extension).is_some_and(|it| it == "html") {
+        "the page would have the name of this -o"
     } else {
         return Ok(());
     };
-    bail!(Usage(format!("--open shows the trace, so it is not for {why}")))
+    bail!(Usage(format!("--open needs a trace to show: {why}")))
 }
 
 /// `--stacks`, `--stacks=all`, `--stacks=GLOB,GLOB`.

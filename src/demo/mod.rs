@@ -2,7 +2,7 @@
 //!
 //! In: nothing; the files are built from the C files of fixtures/cuda and embedded. Out: [`unpack`], a private
 //! folder with a program that runs without a GPU or a driver, for other users too. Dropping the value removes the
-//! folder. Not here: recording. `run` only passes the unpacked program to the recorder, and what it wrote to `open`.
+//! folder. Not here: recording. `run` only passes the unpacked program to the recorder, and the trace to `open`.
 //!
 //! The stand-ins export the real names, begin their functions with the real instructions, and count every call: with
 //! STANDIN_COUNTS=FILE (`%p` is the process id) each process writes FILE.cuda and FILE.cudart, the exact counts that
@@ -79,12 +79,13 @@ impl DemoFolder {
     }
 }
 
-/// `gpurec demo`: the program, recorded. With `opens` the recording becomes a page, and a browser opens it.
+/// `gpurec demo`: records the program. With `opens`, it makes a page of the recording and opens it in a browser.
 pub fn run(config: Config, args: &[OsString], opens: bool) -> Result<u8> {
     let trace = config.output.clone().unwrap_or_else(open::newest);
+    let caller = opens.then(open::Caller::find);
     let status = record(config, args)?;
-    if opens {
-        open::show(&trace)?;
+    if let Some(caller) = caller {
+        open::show(&trace, caller)?;
     }
     Ok(status)
 }

@@ -1,5 +1,6 @@
-//! `gpurec demo --open`: the recording as a page in the caller's browser. In: the trace. Out: the page beside it, written
-//! and opened with the rights and the environment of the user who called sudo, never as root. Not here: what the page is.
+//! `gpurec demo --open`: shows the recording as a page in the caller's browser. In: the trace. Out: the page beside it.
+//! It is written and opened as the user who called sudo, with their rights and environment, never as root. Not here:
+//! what is on the page.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -9,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::sys::signal::SigSet;
 
 use crate::process::environment::user_environment;
 use crate::process::identity::{Identity, invoking_user};
@@ -18,10 +20,26 @@ use crate::ui;
 use gpurec_analysis::Only;
 use gpurec_analysis::export::{ExportConfig, ExportFormat, export};
 
-/// Opens a file with the program that the user's desktop has for it.
+/// Opens a file with the program that the user's desktop chose for its type.
 const OPENER: &str = "xdg-open";
-/// It ends at once, or when the browser ends: a failure comes within this time.
+/// The opener ends at once, or together with the browser. If it fails, it does so within this time.
 const FAILS_WITHIN: Duration = Duration::from_secs(3);
+
+/// The user who called sudo, and their environment.
+pub struct Caller {
+    user: Identity,
+    env: Env,
+}
+
+impl Caller {
+    /// Call this before the recording. The recording gives up root's rights, and after that gpurec takes its own
+    /// environment, which is root's, for the user's.
+    pub fn find() -> Caller {
+        let user = invoking_user();
+        let (env, _) = user_environment(&user);
+        Caller { user, env }
+    }
+}
 
 /// The trace that a recording without -o has just written.
 pub fn newest() -> PathBuf {
@@ -29,11 +47,9 @@ pub fn newest() -> PathBuf {
 }
 
 /// Writes the page, and opens it or says why not.
-pub fn show(trace: &Path) -> Result<()> {
-    let user = invoking_user();
+pub fn show(trace: &Path, Caller { user, env }: Caller) -> Result<()> {
     let page =
         as_caller(&user, || write(trace)).context("cannot write the page as the user who called sudo")??;
-    let (env, _) = user_environment(&user);
     match open(&user, env, &page) {
         Ok(()) => ui::say(&format!("the page is {}, and your browser opens it", ui::name(&page))),
         Err(why) => ui::say(&format!("the page is {}: open it in a browser ({why})", ui::name(&page))),
@@ -62,7 +78,7 @@ fn page_of(trace: &Path) -> PathBuf {
     plain.with_extension("html")
 }
 
-/// An error says why no browser opens it.
+/// The error says why no browser opens the page.
 fn open(user: &Identity, env: Env, page: &Path) -> Result<(), String> {
     if user.uid == 0 {
         return Err("gpurec starts no browser as root".to_owned());
@@ -71,8 +87,10 @@ fn open(user: &Identity, env: Env, page: &Path) -> Result<(), String> {
     if !["DISPLAY", "WAYLAND_DISPLAY", "BROWSER"].into_iter().any(has) {
         return Err("there is no display here".to_owned());
     }
-    // Only the user's rights find and start it. Its child has those of the thread that starts it.
+    // Finds and starts the opener with the user's rights: a child has the rights of the thread that starts it.
     let started = as_caller(user, || {
+        // A child also has that thread's blocked signals, and the recording has blocked those that end a program.
+        let _ = SigSet::all().thread_unblock();
         let opener = opener(&env).ok_or_else(|| format!("there is no {OPENER} in PATH"))?;
         let mut command = Command::new(opener);
         command.arg(page).env_clear().envs(env.iter().map(|(key, value)| (key, value)));
@@ -92,7 +110,7 @@ fn opener(env: &Env) -> Option<PathBuf> {
         .find(is_program)
 }
 
-/// Waits for a failure; what still runs then is a browser.
+/// Waits for the opener to fail. If it still runs after that, it is the browser.
 fn ends_well(mut child: Child) -> Result<(), String> {
     let until = Instant::now() + FAILS_WITHIN;
     while Instant::now() < until {
@@ -113,7 +131,7 @@ mod tests {
     use super::*;
     use crate::demo::tests::SPAWN;
 
-    /// A folder with a stand-in that writes who runs it, its environment and its argument.
+    /// A folder with a stand-in for the opener, which writes who runs it, its environment and its argument.
     struct Desktop(PathBuf);
 
     impl Desktop {
@@ -139,7 +157,7 @@ mod tests {
         }
     }
 
-    /// Somebody without rights if the test is run by root, and the one who runs it otherwise.
+    /// A user without rights if root runs the test, otherwise the user who runs it.
     fn user() -> Identity {
         let own = invoking_user();
         let nobody = || Identity { uid: 65534, gid: 65534, groups: vec![65534], ..own.clone() };

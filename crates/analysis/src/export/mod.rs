@@ -2,8 +2,8 @@
 //!
 //! In: traces. Out: Chrome's trace event JSON, Perfetto's protocol buffers, or a table, written while the traces are
 //! read; or a profile by call stack or an HTML page, written at their end. Several traces, such as those of the ranks of
-//! a job, become one, on one time line (ranks/align.rs). Parquet is a folder of files for each trace. Not here: sums or judgements;
-//! an export only converts what the trace says.
+//! a job, become one, on one time line (ranks/align.rs). Parquet is a folder of files for each trace. Not here: sums or
+//! judgements; an export only converts what the trace says.
 
 mod annotate;
 mod callstacks;
@@ -179,7 +179,7 @@ impl Writing<'_> {
         let aligned = match several {
             true => {
                 self.files.iter().try_for_each(|file| read_twice(file))?;
-                align(self.files, self.only, sink.has_times())?
+                align(self.files, sink.has_times())?
             }
             false => Aligned { traces: vec![None], notes: Vec::new() },
         };

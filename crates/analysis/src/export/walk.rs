@@ -27,7 +27,7 @@ pub struct Walk<S: Sink> {
     several: bool,
     /// The wall clock at 0 of the output.
     base_ns: Option<i64>,
-    /// Where this trace is on the time line of several.
+    /// Where this trace is on the time line that several traces share.
     placed: Option<Placed>,
     /// The latest time of this trace, in the output.
     last_ns: u64,
@@ -94,7 +94,7 @@ impl<S: Sink + Default> Walk<S> {
         self.flows = self.next_flow;
     }
 
-    /// Nanoseconds since the time at 0 of the output.
+    /// Converts a time of the trace to one of the output.
     fn time(&self, ts_ns: u64) -> u64 {
         let Some((placed, base_ns)) = self.placed.as_ref().zip(self.base_ns) else { return ts_ns };
         u64::try_from(placed.time(ts_ns).saturating_sub(base_ns)).unwrap_or(0)

@@ -1,5 +1,5 @@
-//! Puts several traces on one time line, for exports. In: files. Out: for each trace a function from its times to the clock
-//! of the first trace's host, and remarks for the user. Traces of one host need only their headers for that. Only those of
+//! Puts several traces on one time line, for exports. In: files. Out: for each trace a function from its times to the
+//! clock of the first trace's host, and remarks for the user. The headers suffice for traces of one host. Traces of
 //! several hosts are read as a whole, because their collectives show how far the clocks are apart.
 
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use crate::only::Only;
 use crate::{read, ui};
 use gpurec_trace::{Body, Header, time};
 
-/// From the times of a trace to those of the output.
+/// Converts the times of a trace to those of the output.
 #[derive(Clone, Debug)]
 pub struct Placed {
     pub(super) shift: Shift,
-    /// None: the times are those of its host.
+    /// None: no correction; the times stay on the clock of its host.
     clock: Option<HostClock>,
 }
 
@@ -36,8 +36,8 @@ pub struct Aligned {
     pub notes: Vec<String>,
 }
 
-/// `asks_collectives`: whether more than the headers may be read.
-pub fn align(files: &[PathBuf], only: &Only, asks_collectives: bool) -> Result<Aligned> {
+/// `asks_collectives`: whether it may read more than the headers.
+pub fn align(files: &[PathBuf], asks_collectives: bool) -> Result<Aligned> {
     let mut domains = Domains::default();
     let mut aligned = Aligned::default();
     for file in files {
@@ -47,11 +47,20 @@ pub fn align(files: &[PathBuf], only: &Only, asks_collectives: bool) -> Result<A
     if domains.0.len() < 2 || !asks_collectives {
         return Ok(aligned);
     }
-    let (shifts, clocks) = clocks_of(files, only)?;
-    for (placed, shift) in aligned.traces.iter_mut().zip(shifts) {
-        if let Some(placed) = placed {
-            *placed = Placed { shift, clock: clocks.get(shift.domain).cloned() };
+    // A trace that does not say when it began has no clock, and must not become the reference.
+    let all = files.iter().zip(&aligned.traces);
+    let known: Vec<PathBuf> = all.filter(|(_, it)| it.is_some()).map(|(file, _)| file.clone()).collect();
+    // Whatever is exported, all of the traces says how far the clocks are apart.
+    let (shifts, clocks) = match clocks_of(&known, &Only::default()) {
+        Ok(found) => found,
+        Err(error) => {
+            let why = ui::clean(&format!("{error:#}"));
+            aligned.notes.push(format!("times are those of each host's own clock: {why}"));
+            return Ok(aligned);
         }
+    };
+    for (placed, shift) in aligned.traces.iter_mut().flatten().zip(shifts) {
+        *placed = Placed { shift, clock: clocks.get(shift.domain).cloned() };
     }
     aligned.notes = clocks.iter().filter(|clock| !clock.is_reference).flat_map(remarks).collect();
     Ok(aligned)

@@ -67,6 +67,11 @@ pub fn gather(files: &[PathBuf], only: &Only) -> Result<Report> {
     if files.iter().any(|file| is_document(file)) {
         return documents::gather(files, only);
     }
+    gather_traces(files, only)
+}
+
+/// The same of files that are traces, whatever their names.
+pub fn gather_traces(files: &[PathBuf], only: &Only) -> Result<Report> {
     let names = Names::default();
     let mut report = Report::default();
     let mut domains = Domains::default();
@@ -86,7 +91,8 @@ pub fn gather(files: &[PathBuf], only: &Only) -> Result<Report> {
     finish(report, &followers, matcher, &of_trace, &names)
 }
 
-/// The clocks of the hosts, and for each trace which of them it has. An error: a trace cannot be read.
+/// For each trace, how its times become those of its host's clock; and the clocks of all hosts. An error: a trace
+/// cannot be read.
 pub fn clocks_of(files: &[PathBuf], only: &Only) -> Result<(Vec<Shift>, Vec<HostClock>)> {
     let names = Names::default();
     let mut domains = Domains::default();

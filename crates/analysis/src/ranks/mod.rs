@@ -38,7 +38,7 @@ use crate::only::Only;
 use crate::{ui, width_of_output};
 
 pub use align::{Aligned, Placed, align};
-pub use gather::{files_of, gather};
+pub use gather::{files_of, gather, gather_traces};
 pub use metrics::{JOB_FIGURES, JobFigure, JobUnit};
 pub use report::Report;
 

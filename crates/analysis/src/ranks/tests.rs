@@ -350,7 +350,7 @@ fn a_job_of_documents() {
 fn an_export_has_one_time_line() {
     let (folder, truth) = Folder::of(Plan { skew_ns: 50_000_000, ..faulty() });
     let files = files_of(std::slice::from_ref(&folder.0)).unwrap();
-    let aligned = align(&files, &Only::default(), true).unwrap();
+    let aligned = align(&files, true).unwrap();
     let clocks = folder.report().clocks;
     let start_ns = truth["start_realtime_ns"].as_i64().unwrap();
     let of = |host: &str| {
@@ -374,7 +374,7 @@ fn an_export_has_one_time_line() {
         }
     }
     // Their headers alone place them where their own clocks do.
-    let rough = align(&files, &Only::default(), false).unwrap();
+    let rough = align(&files, false).unwrap();
     let far = |of: &super::Aligned| {
         let starts = of.traces.iter().flatten().map(|placed| placed.time(0));
         starts.clone().max().unwrap() - starts.min().unwrap()

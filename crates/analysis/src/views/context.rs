@@ -46,7 +46,7 @@ pub struct ProcessFacts {
 pub struct Context {
     pub notes: Notes,
     pub stacks: Stacks,
-    /// Whether a view asks for the summary; it has nothing otherwise.
+    /// Whether a view asks for the summary. If none does, `summary` stays empty.
     of_summary: bool,
     pub summary: Summary,
     summarized: OnceCell<Figures>,

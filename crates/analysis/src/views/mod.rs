@@ -94,7 +94,7 @@ pub struct ReportConfig {
 trait View {
     /// Called before the first line.
     fn configure(&mut self, _: &ReportConfig) {}
-    /// The context has the line already: its `stacks` know the call sites of open calls and of the call that ended last.
+    /// The context has seen this line: its `stacks` know the call sites of open calls and of the call that ended last.
     fn line(&mut self, _line: &Line, _context: &Context) {}
     fn finish(&mut self, context: &Context) -> Report;
     /// Called for a recording with --summary-only, which holds only figures. Returns None if they do not answer the
@@ -113,7 +113,7 @@ struct Kind {
     rows: usize,
     make: fn() -> Box<dyn View>,
     figures: &'static [Breakdown],
-    /// It asks for the figures of the summary, which the context then computes.
+    /// Whether the view asks for the figures of the summary. Then the context computes them.
     of_summary: bool,
 }
 

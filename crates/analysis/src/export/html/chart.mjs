@@ -1,5 +1,5 @@
-// The shapes of charts. In: points and pieces of time. Out: columns of equal width, and SVG paths of them in a box that is
-// 1000 wide and 100 high. Not here: elements, texts and colours.
+// The shapes of charts. In: points, and sums over pieces of time. Out: columns of equal width, and their SVG paths in a
+// box that is 1000 wide and 100 high. Not here: elements, texts and colours.
 
 export const WIDE = 1000;
 export const HIGH = 100;
@@ -18,7 +18,7 @@ export function peaksOf(points, endNs, columns) {
   return peaks;
 }
 
-// Pieces of equal time, joined to at most so many columns; those to the end of the recording are there too.
+// Joins pieces of equal time to at most `most` columns, which reach to the end of the recording.
 export function sumsOf(pieces, eachNs, endNs, most) {
   const all = Math.max(pieces.length, Math.ceil(endNs / eachNs), 1);
   const times = Math.max(1, Math.ceil(all / most));
@@ -33,7 +33,7 @@ function rounded(n) {
   return Math.round(n * 100) / 100;
 }
 
-// Columns that stand on others, as a path; `below` is what they stand on, and has them added afterwards.
+// The path of columns that stand on others. `below` has the heights that they stand on; this adds theirs to it.
 export function pathOf(values, below, most) {
   const wide = WIDE / values.length;
   const height = (value) => HIGH - (value / most) * HIGH;
@@ -43,7 +43,7 @@ export function pathOf(values, below, most) {
     below[at] += values[at];
     if (!(values[at] > 0)) continue;
     let to = at + 1;
-    // Equal neighbours are one box.
+    // Neighbours of equal height become one box.
     while (to < values.length && values[to] === values[at] && below[to] === from) {
       below[to] += values[to];
       to += 1;
@@ -54,6 +54,7 @@ export function pathOf(values, below, most) {
   return path;
 }
 
+// The height of the highest column, of several on top of each other.
 export function mostOf(all) {
   const sums = all[0].map((_, at) => all.reduce((sum, values) => sum + values[at], 0));
   return sums.reduce((most, sum) => Math.max(most, sum), 0);

@@ -1,5 +1,5 @@
 // Charts: memory over time with the call sites at its peak, copies by direction over time, idle time by cause. In: the
-// page's data; the figures beside the charts are those of the reports. Out: elements.
+// page's data. Out: elements. The tables beside the charts show figures of the reports.
 import { bytes, count, duration, moment } from "./text.mjs";
 import { HIGH, WIDE, mostOf, pathOf, peaksOf, sumsOf } from "./chart.mjs";
 import { tableIn, textOf } from "./rows.mjs";
@@ -7,10 +7,10 @@ import { element, svg } from "./dom.mjs";
 
 const COLUMNS = 400;
 const COPIES = 200;
-// More rows stand in the report.
+// The report has the other rows.
 const TOP = 10;
 
-// A picture with what it shows at most, and the time beneath it.
+// A picture, with a text above it and the axis of time beneath it.
 function picture(about, paths, top, endNs) {
   const drawn = paths.map(({ path, sort }) => svg("path", { d: path, class: `fill-${sort}` }));
   const box = svg("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, preserveAspectRatio: "none", role: "img", "aria-label": about }, drawn);
@@ -29,7 +29,7 @@ function memoryOf(data, counter) {
   return { most, element: [element("h3", {}, about), picture(about, [{ path, sort: 3 }], `peak at ${moment(at, data.end_ns / 1000)}`, data.end_ns)] };
 }
 
-// A row for each thing, and a bar as wide as it weighs.
+// A table with a bar in each row, as wide as the row's weight.
 function bars(what, heads, rows) {
   const most = rows.reduce((high, row) => Math.max(high, row.weight), 0);
   const body = rows.slice(0, TOP).map(({ weight, cells }) => {
@@ -67,7 +67,9 @@ function copyChart(data) {
   const { each_ns: eachNs, directions } = data.copies;
   const title = element("h2", {}, "Copies and sets by direction over time");
   if (!directions.length) return [title, element("p", { class: "soft" }, "Nothing was copied or set in this recording.")];
-  const all = directions.map((one) => ({ name: one.name, ...sumsOf(one.bytes, eachNs, data.end_ns, COPIES) }));
+  // All directions have the same columns, also those without bytes in the last piece of time.
+  const endNs = Math.max(data.end_ns, ...directions.map((one) => one.bytes.length * eachNs));
+  const all = directions.map((one) => ({ name: one.name, ...sumsOf(one.bytes, eachNs, endNs, COPIES) }));
   const most = mostOf(all.map((one) => one.sums));
   const below = new Float64Array(all[0].sums.length);
   const paths = all.map((one, at) => ({ path: pathOf(one.sums, below, most), sort: at % data.sorts.length }));
@@ -78,14 +80,14 @@ function copyChart(data) {
     const swatch = element("span", { class: `swatch fill-${at % data.sorts.length}` });
     return element("li", {}, swatch, `${one.name}: ${bytes(total(one))}`);
   });
-  const until = Math.max(data.end_ns, all[0].sums.length * all[0].eachNs);
+  const until = all[0].sums.length * all[0].eachNs;
   return [title, picture(about, paths, `at most ${bytes(most)} in ${each}`, until), element("ul", { class: "legend" }, legend)];
 }
 
 function idleChart(trace) {
   const { rows, at } = tableIn(trace.reports, "idle", "causes");
   const title = element("h2", {}, `What the host did while the GPU was idle: ${trace.file}`);
-  if (!rows.length) return [title, element("p", { class: "soft" }, "Not known: record with --gpu. With it, and nothing here, the GPU was never idle.")];
+  if (!rows.length) return [title, element("p", { class: "soft" }, "No idle time of a GPU. A recording without --gpu does not show it; in one with --gpu, the GPU was never idle.")];
   const all = rows.map((row) => ({
     weight: at(row, "total_ns")[0],
     cells: [textOf(at(row, "what")), `${textOf(at(row, "total_percent"))} %`, count(textOf(at(row, "times"))), duration(at(row, "total_ns")[0])],

@@ -1,14 +1,14 @@
-//! Bytes that were copied, by direction over time. In: copies with their time. Out: for each direction the bytes in each
-//! piece of time; their number is bounded. Not here: how they are drawn.
+//! Bytes that were copied or set, by direction over time. In: copies and sets with their times. Out: the bytes of each
+//! direction in each piece of time. The number of pieces is bounded. Not here: how they are drawn.
 
 use serde_json::{Value, json};
 
 use crate::views::scale::{Scale, halve};
 
-/// Limits on pieces of time and on directions.
+/// Limits on pieces of time, and on directions.
 const BUCKETS: usize = 1024;
 const DIRECTIONS: usize = 16;
-/// The longest name of a direction, in bytes; longer ones and those beyond the limit share one.
+/// The longest name of a direction, in bytes. Directions with longer names, and those beyond the limit, become one.
 const LONGEST: usize = 32;
 const OTHERS: &str = "(others)";
 

@@ -17,7 +17,7 @@ export function element(name, properties = {}, ...children) {
 }
 
 export function svg(name, properties, children = []) {
-  // The document has one such element, so that the page has no text that looks like an address.
+  // Takes the namespace from the document's own svg element: its name looks like an address, and the page has none.
   const made = document.createElementNS(document.getElementById("svg").namespaceURI, name);
   for (const [key, value] of Object.entries(properties)) made.setAttribute(key, clean(value));
   made.append(...children);

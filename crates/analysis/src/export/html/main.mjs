@@ -54,7 +54,7 @@ function viewsOf(page) {
     ["Reports", () => eachTrace(page, reportsOf)],
   ];
   if (page.data.stacks.rows.length) views.push(["Flame graph", () => flameOf(page)]);
-  // What several traces are opened for comes first after the overview.
+  // The comparison of several traces comes right after the overview.
   if (page.data.diff) views.splice(1, 0, ["Changes", () => diffOf(page)]);
   if (page.data.ranks) views.splice(1, 0, ["Ranks", () => ranksOfJob(page)]);
   return views;

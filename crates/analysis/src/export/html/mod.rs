@@ -13,7 +13,7 @@ mod slices;
 mod tracks;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -26,6 +26,7 @@ use self::rows::{MARKS, Rows};
 use self::slices::Slice;
 use self::tracks::{Counters, PageTracks};
 use super::details;
+use super::read_twice;
 use super::sink::{At, Cause, Links, Process, Sink, Source, Space, Track, WorkLink, name, stack_of};
 use super::weights;
 use crate::diff;
@@ -56,7 +57,7 @@ const EVENT: usize = DRIVER + 4;
 #[derive(Default)]
 pub struct Html {
     out: Vec<u8>,
-    /// The traces, to read them once more.
+    /// The traces, which are read once more for their reports.
     files: Vec<PathBuf>,
     only: Only,
     wall_ns: Option<u64>,
@@ -66,7 +67,7 @@ pub struct Html {
     tracks: PageTracks,
     counters: Counters,
     copies: Copies,
-    /// What several traces say about each other.
+    /// What several traces say about each other (`ranks`, `diff`).
     together: Together,
     rows: Rows,
     names: Entries<String, NAMES, NAME_BYTES>,
@@ -107,20 +108,26 @@ pub struct Held {
 }
 
 impl Html {
-    /// Reads several traces already, for what they say about each other.
+    /// Reads the traces to compare them with each other, if there are several.
     pub fn of(files: &[PathBuf], only: &Only) -> Result<Html> {
         let mut together = Together::default();
-        let mut ranks = BTreeSet::new();
         if files.len() > 1 {
-            let report = ranks::gather(files, only)?;
-            ranks.extend(report.ranks.iter().map(|it| it.rank));
-            if !ranks.is_empty() {
+            files.iter().try_for_each(|file| read_twice(file))?;
+            let report = ranks::gather_traces(files, only)?;
+            if !report.ranks.is_empty() {
                 together.ranks = report.json();
             }
-        }
-        // Two ranks of a job are no two versions of a program.
-        if let ([before, after], 0..=1) = (files, ranks.len()) {
-            together.diff = diff::document([before.as_path(), after.as_path()], only)?;
+            let ranks_of = |file: &Path| -> BTreeSet<Option<u32>> {
+                let name = file.display().to_string();
+                report.ranks.iter().filter(|it| it.file == name).map(|it| it.rank).collect()
+            };
+            if let [before, after] = files {
+                let (old, new) = (ranks_of(before), ranks_of(after));
+                // Traces of different ranks are parts of one job, not two versions of a program.
+                if old.is_empty() || new.is_empty() || !old.is_disjoint(&new) {
+                    together.diff = diff::document([before.as_path(), after.as_path()], only)?;
+                }
+            }
         }
         Ok(Html { files: files.to_vec(), only: only.clone(), together, ..Html::default() })
     }

@@ -130,8 +130,8 @@ export function insideOf(rows, row, at) {
   return inside;
 }
 
-// The slices of some flows: those of calls, and those of work on the GPU. It looks at all slices, which costs less than an
-// index of all flows.
+// The slices of some flows: calls, and the work on the GPU that they started. It searches all slices, which costs less
+// than an index of all flows.
 export function flowsOf(rows, wanted, isThread) {
   const found = { calls: [], work: [] };
   if (!wanted.size) return found;
@@ -144,7 +144,7 @@ export function flowsOf(rows, wanted, isThread) {
   return found;
 }
 
-// The last point of a counter up to a time; -1 before its first.
+// The number of a counter's last point up to a time; -1 before the first.
 export function pointAt(points, ns) {
   let low = 0;
   let high = points.length;

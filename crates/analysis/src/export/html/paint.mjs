@@ -70,7 +70,7 @@ function drawCounter(it, counter, top) {
   let left = null;
   let highest = 0;
   for (let at = Math.max(0, pointAt(points, view.from)); at < points.length && points[at][0] <= view.to; at += 1) {
-    // What ends on one pixel is drawn once, as high as the highest of it.
+    // Points that end on one pixel are drawn once, as high as the highest of them.
     left ??= Math.max(x(points[at][0]), gutter);
     highest = Math.max(highest, points[at][2]);
     const right = Math.min(x(points[at + 1]?.[0] ?? it.endNs), width);

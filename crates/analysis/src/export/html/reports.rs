@@ -1,6 +1,6 @@
-//! The figures and reports of a trace, made while the timeline is. In: the trace. Out: what `summary --json` and every
-//! `report --json` have. Where the trace is a file and there is a second processor, a thread of its own reads it for them,
-//! since they take as long as all else. Not here: a figure.
+//! Computes the figures and reports of a trace while the export builds the timeline. In: the trace. Out: what `summary
+//! --json` and every `report --json` have. They take as long as all the rest. So if the trace is a file and there is a
+//! second processor, another thread reads the file for them. Not here: how a figure is computed.
 
 use std::path::Path;
 use std::thread::{self, JoinHandle};
@@ -17,9 +17,9 @@ use gpurec_trace::{Line, Notes};
 type Made = (Figures, Vec<Value>);
 
 pub enum Reports {
-    /// Made of the lines that are passed on.
+    /// Computed from the lines that `line` gets.
     OfLines(Box<All>),
-    /// A thread makes them.
+    /// Another thread reads the file and computes them.
     OfFile(JoinHandle<Result<Made>>),
 }
 
@@ -32,8 +32,8 @@ impl Default for Reports {
 impl Reports {
     pub fn of(file: &Path, only: &Only) -> Reports {
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        // A pipe can be read once, and a link to it is one.
-        if processors < 2 || !file.is_file() {
+        // Standard input and pipes can be read only once.
+        if processors < 2 || file == Path::new("-") || !file.is_file() {
             return Reports::default();
         }
         let (file, only) = (file.to_owned(), only.clone());
@@ -52,7 +52,7 @@ impl Reports {
         }
     }
 
-    /// `notes` are those of the reader that passed the lines on.
+    /// `notes` are those of the reader whose lines `line` got.
     pub fn finish(self, notes: &Notes) -> Result<Made> {
         match self {
             Reports::OfLines(all) => Ok(all.finish(notes)),

@@ -6,7 +6,7 @@ export function textOf(cell) {
   return Array.isArray(cell) ? String(cell[1]) : String(cell);
 }
 
-// The rows of one table of a report, and a cell of a row by the key of its column.
+// The rows of a report's table, and a function that finds a cell of a row by the key of its column.
 export function tableIn(reports, view, key) {
   const parts = reports.find((report) => report.view === view)?.parts ?? [];
   const table = parts.map((part) => part.table ?? part.data).find((one) => one?.key === key);

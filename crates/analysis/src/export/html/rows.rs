@@ -66,7 +66,7 @@ impl Rows {
         }
         let Some(row) = self.all.get_mut(row) else { return };
         match row.slices.last_mut() {
-            // What comes in order joins at once.
+            // A slice that comes in order joins its neighbour at once.
             Some(last) if last.from_ns <= slice.from_ns && last.takes(&slice, self.below_ns) => {
                 self.details -= last.details_len();
                 last.join(slice);

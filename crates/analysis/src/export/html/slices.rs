@@ -38,7 +38,7 @@ impl Slice {
         self.details.as_ref().map_or(0, |details| details.len())
     }
 
-    /// Without what only the finest level has.
+    /// A copy without what only the finest level has.
     fn bare(&self) -> Slice {
         Slice { stack: 0, flow: 0, details: None, ..*self }
     }

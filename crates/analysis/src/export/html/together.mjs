@@ -1,10 +1,11 @@
-// What several traces say about each other: the ranks of a job, and what changed between two recordings. In: the documents
-// of `ranks --json` and `diff --json`. Out: elements. Every figure is one of those documents.
+// What several traces say about each other: the ranks of a job, and what changed between two recordings. In: the
+// documents of `ranks --json` and `diff --json`. Out: elements. Every figure comes from those documents.
 import { bytes, count, duration } from "./text.mjs";
 import { tableOf } from "./table.mjs";
 import { columns, element, facts } from "./dom.mjs";
 
-// A table of objects; a column is a head, a value, and how that is shown. Without how, it is text.
+// A table of objects. A column is a head, a function that finds the value, and one that shows it; without that, the
+// value is text.
 function tableOfObjects(title, what, objects, specs) {
   if (!objects?.length) return [];
   const cell = (object, [, value, show]) => {
@@ -22,25 +23,34 @@ const who = (it) => it.rank ?? "?";
 const signed = (ns) => (ns < 0 ? `−${duration(-ns)}` : duration(ns));
 const ranksIn = (all) => (all ?? []).map((rank) => rank ?? "?").join(", ");
 
+function hung(hang) {
+  const came = (it) => it.is_missing && it.last?.seq === hang.seq;
+  const did = hang.in_flight.some(came) ? "called something else as" : "did not call";
+  const absent = `${hang.missing.length === 1 ? "rank" : "ranks"} ${ranksIn(hang.missing)}`;
+  const unknown = hang.unknown.length ? ` The traces of ranks ${ranksIn(hang.unknown)} end before that.` : "";
+  return `Hang: ${absent} ${did} ${hang.op} number ${hang.seq} of ${hang.comm}, in which others waited for ${duration(hang.stood_ns)}.${unknown}`;
+}
+
 function verdictOfJob(ranks) {
   const lines = [];
   if (ranks.missing.length) lines.push(`No trace of ranks ${ranksIn(ranks.missing)}.`);
   const cut = ranks.ranks.filter((it) => !it.complete);
   if (cut.length) lines.push(`The traces of ranks ${ranksIn(cut.map(who))} are not complete.`);
-  for (const hang of ranks.hangs) {
-    lines.push(`Hang: ranks ${ranksIn(hang.missing)} did not come to ${hang.op} number ${hang.seq} of ${hang.comm}, in which others waited for ${duration(hang.stood_ns)}.`);
-  }
-  if (ranks.mismatches.length) lines.push(`${count(ranks.mismatches.length)} collectives were called with different arguments.`);
+  ranks.hangs.forEach((hang) => lines.push(hung(hang)));
+  const differ = ranks.mismatches.length + ranks.more_mismatches;
+  if (differ) lines.push(`Collectives that were called with different arguments: ${count(differ)}.`);
   if (!lines.length) return [element("p", { class: "verdict good" }, "All traces are complete, nothing hangs, and no collective differs.")];
   return [element("ul", { class: "verdict bad" }, lines.map((line) => element("li", {}, line)))];
 }
 
+const CAUSES = { own_code: "own code, in no recorded call", off_cpu: "off the CPU", gpu_busy: "its GPU had other work" };
+
 function causes(straggler) {
   return straggler.causes
     .map((cause) => {
-      const site = cause.site ? ` at ${cause.site}` : "";
-      const request = cause.request ? `, in ${cause.request}` : "";
-      return `${cause.name ?? cause.kind.replaceAll("_", " ")}${request}${site}: ${duration(cause.excess_ns)} more than the others`;
+      const site = cause.site && cause.kind === "call" ? ` at ${cause.site}` : "";
+      const request = cause.request ? ` in ${cause.request}` : "";
+      return `${CAUSES[cause.kind] ?? cause.name ?? ""}${request}${site}: ${duration(cause.excess_ns)} more than the others`;
     })
     .join("; ");
 }
@@ -50,8 +60,10 @@ function stuck(hang) {
 }
 
 function inCalls(it) {
-  const thread = (one) => `${one.calls.join(" in ")}${one.request ? ` (${one.request})` : ""}${one.site ? ` at ${one.site}` : ""}, for ${duration(one.for_ns)}`;
-  return it.threads.map(thread).join("; ") || it.process || "no call";
+  // The outermost call comes first.
+  const thread = (one) => `${one.calls.join(" > ")}${one.request ? ` (${one.request})` : ""}${one.site ? ` at ${one.site}` : ""}, for ${duration(one.for_ns)}`;
+  const open = it.threads.map(thread).join("; ");
+  return [it.process, open].filter(Boolean).join(", while in ") || "no recorded call";
 }
 
 export function ranksOfJob(page) {
@@ -83,8 +95,9 @@ export function ranksOfJob(page) {
     tableOfObjects("Collectives with different arguments", "mismatches", ranks.mismatches, [
       ["Communicator", (it) => it.comm],
       ["Number", (it) => it.seq, count],
+      ["From, to", (it) => (it.peers ? it.peers.join(", ") : null)],
       ["Differs in", (it) => it.field],
-      ["Values by rank", (it) => Object.entries(it.values).map(([rank, value]) => `${rank}: ${value}`).join(", ")],
+      ["Values by rank", (it) => Object.entries(it.values).map(([rank, value]) => `${rank}: ${value ?? "none"}`).join(", ")],
     ]),
     tableOfObjects("Collectives by communicator and operation", "collectives", ranks.collectives, [
       ["Operation", (it) => it.op],
@@ -110,7 +123,7 @@ export function ranksOfJob(page) {
     ]),
     tableOfObjects("Clocks of the hosts", "clocks", ranks.clocks, [
       ["Host", (it) => it.host],
-      ["Ahead by", (it) => it.offset_ns, signed],
+      ["Ahead by", (it) => (it.source === "none" ? null : it.offset_ns), signed],
       ["Within ±", (it) => it.error_ns, duration],
       ["From", (it) => it.source],
       ["Remarks", (it) => it.notes.join("; ") || null],
