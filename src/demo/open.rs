@@ -136,6 +136,7 @@ mod tests {
 
     impl Desktop {
         fn new(script: &str) -> Desktop {
+            // mkdtemp puts random letters in place of each X.
             let folder = nix::unistd::mkdtemp(&std::env::temp_dir().join("gpurec-open-XXXXXX")).unwrap();
             fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
             let file = folder.join(OPENER);
@@ -159,9 +160,12 @@ mod tests {
 
     /// A user without rights if root runs the test, otherwise the user who runs it.
     fn user() -> Identity {
-        let own = invoking_user();
-        let nobody = || Identity { uid: 65534, gid: 65534, groups: vec![65534], ..own.clone() };
-        if nix::unistd::geteuid().is_root() { nobody() } else { own }
+        let mut user = invoking_user();
+        if nix::unistd::geteuid().is_root() {
+            // "nobody" on every Linux.
+            (user.uid, user.gid, user.groups) = (65534, 65534, vec![65534]);
+        }
+        user
     }
 
     #[test]
