@@ -65,14 +65,47 @@ impl Drop for Part {
 }
 
 pub struct Ring {
-    part: Arc<Part>,
-    /// Offsets of its positions and its data in the part.
-    positions: usize,
+    level: Level,
+    /// Offset of its data in the part.
     data: usize,
     size: usize,
     secret: u64,
+}
+
+/// How full a ring is, for a thread that need not be the one that reads it.
+#[derive(Clone)]
+pub struct Level {
+    part: Arc<Part>,
+    /// Offset of the ring's positions in the part.
+    positions: usize,
     /// With more waiting bytes than this, reading is urgent.
     many: usize,
+}
+
+impl Level {
+    fn position(&self, field: usize) -> &AtomicU64 {
+        // SAFETY: an aligned word in the part's first page, which only atomics touch.
+        unsafe { &*self.part.start.as_ptr().add(self.positions + field).cast::<AtomicU64>() }
+    }
+
+    fn head(&self) -> &AtomicU64 {
+        self.position(offset_of!(wire::Positions, head))
+    }
+
+    fn tail(&self) -> &AtomicU64 {
+        self.position(offset_of!(wire::Positions, tail))
+    }
+
+    /// True if enough bytes wait that reading this ring must come before any other work.
+    pub fn fills(&self) -> bool {
+        self.waiting() > self.many
+    }
+
+    /// Bytes waiting to be read.
+    pub fn waiting(&self) -> usize {
+        let end = self.head().load(Ordering::Acquire);
+        end.saturating_sub(self.tail().load(Ordering::Relaxed)) as usize
+    }
 }
 
 /// Why reading stopped.
@@ -110,34 +143,22 @@ impl Ring {
         // the call fails, children get them.
         // SAFETY: the mapping from above; no child uses it.
         let _ = unsafe { madvise(start, bytes, MmapAdvise::MADV_DONTFORK) };
-        let ring = |number: usize, data, size| Ring {
-            part: part.clone(),
-            positions: number * size_of::<wire::Positions>(),
-            data,
-            size,
-            secret: layout.secret,
-            many: layout.far / 8,
+        let ring = |number: usize, data, size| {
+            let positions = number * size_of::<wire::Positions>();
+            let level = Level { part: part.clone(), positions, many: layout.far / 8 };
+            Ring { level, data, size, secret: layout.secret }
         };
         Ok([ring(0, wire::RING_DATA, layout.near), ring(1, layout.far_at(), layout.far)])
     }
 
-    fn position(&self, field: usize) -> &AtomicU64 {
-        // SAFETY: an aligned word in the part's first page, which only atomics touch.
-        unsafe { &*self.part.start.as_ptr().add(self.positions + field).cast::<AtomicU64>() }
-    }
-
-    fn head(&self) -> &AtomicU64 {
-        self.position(offset_of!(wire::Positions, head))
-    }
-
-    fn tail(&self) -> &AtomicU64 {
-        self.position(offset_of!(wire::Positions, tail))
+    pub fn level(&self) -> &Level {
+        &self.level
     }
 
     /// Reads the records that were produced before this call, at most `most` of them, and passes each to `each`.
     pub fn read(&mut self, most: usize, mut each: impl FnMut(&[u8])) -> Stopped {
-        let end = self.head().load(Ordering::Acquire);
-        let mut at = self.tail().load(Ordering::Relaxed);
+        let end = self.level.head().load(Ordering::Acquire);
+        let mut at = self.level.tail().load(Ordering::Relaxed);
         let mut freed = at;
         let mut stopped = Stopped::Drained;
         let mut left = most;
@@ -150,7 +171,7 @@ impl Ring {
             let offset = at as usize & (self.size - 1);
             // SAFETY: the record begins below the ring's size, and the slack behind the ring has room for the longest
             // one; headers are aligned to 8 bytes.
-            let header = unsafe { self.part.start.as_ptr().add(self.data + offset) };
+            let header = unsafe { self.level.part.start.as_ptr().add(self.data + offset) };
             // SAFETY: as above; programs write it while we read.
             let mark = unsafe { &*header.cast::<AtomicU64>() }.load(Ordering::Acquire);
             let length = (mark & LENGTH) as usize;
@@ -164,26 +185,15 @@ impl Ring {
             let room = (length + wire::RING_HEADER).next_multiple_of(8);
             at += room as u64;
             if at - freed >= FREE_EVERY {
-                self.tail().store(at, Ordering::Release);
+                self.level.tail().store(at, Ordering::Release);
                 freed = at;
             }
         }
-        self.tail().store(at, Ordering::Release);
+        self.level.tail().store(at, Ordering::Release);
         stopped
-    }
-
-    /// True if enough bytes wait that reading this ring must come before any other work.
-    pub fn fills(&self) -> bool {
-        self.waiting() > self.many
     }
 
     pub fn size(&self) -> usize {
         self.size
-    }
-
-    /// Bytes waiting to be read.
-    pub fn waiting(&self) -> usize {
-        let end = self.head().load(Ordering::Acquire);
-        end.saturating_sub(self.tail().load(Ordering::Relaxed)) as usize
     }
 }

@@ -3,7 +3,7 @@
 
 use super::decode::{self, Captured, Payload};
 use crate::wire;
-use gpurec_cuda::raw::{Entry, Piece};
+use gpurec_cuda::raw::{Entry, Exit, Piece};
 
 pub(super) struct CallParts<'a> {
     stack: [u64; wire::WORDS as usize],
@@ -12,7 +12,31 @@ pub(super) struct CallParts<'a> {
     count: usize,
 }
 
+/// Passes what was captured at the entry to `each`.
+pub(super) fn with_entry<R>(payload: Payload, registers: [u64; 6], each: impl FnOnce(&Entry) -> R) -> R {
+    // Most calls have only registers.
+    if payload.bytes.is_empty() {
+        return each(&Entry { registers, stack: &[], reads: &[] });
+    }
+    each(&CallParts::entry(payload).as_entry(registers))
+}
+
+/// Passes what was captured at the return to `each`.
+pub(super) fn with_exit<R>(pieces: &[u8], each: impl FnOnce(&Exit) -> R) -> R {
+    if pieces.is_empty() {
+        return each(&Exit { reads: &[] });
+    }
+    each(&Exit { reads: CallParts::of(decode::pieces(pieces)).pieces() })
+}
+
 impl<'a> CallParts<'a> {
+    const NONE: CallParts<'static> = CallParts {
+        stack: [0; wire::WORDS as usize],
+        words: 0,
+        pieces: [Piece::Null; wire::READS],
+        count: 0,
+    };
+
     pub(super) fn entry(payload: Payload<'a>) -> CallParts<'a> {
         let mut taken = CallParts::of(payload.pieces());
         for (slot, word) in taken.stack.iter_mut().zip(payload.stack()) {
@@ -20,10 +44,6 @@ impl<'a> CallParts<'a> {
             taken.words += 1;
         }
         taken
-    }
-
-    pub(super) fn exit(pieces: &'a [u8]) -> CallParts<'a> {
-        CallParts::of(decode::pieces(pieces))
     }
 
     /// What was captured at the entry, completed by the pieces that could be read only at the return.
@@ -38,12 +58,7 @@ impl<'a> CallParts<'a> {
     }
 
     fn of(pieces: impl Iterator<Item = Piece<'a>>) -> CallParts<'a> {
-        let mut taken = CallParts {
-            stack: [0; wire::WORDS as usize],
-            words: 0,
-            pieces: [Piece::Null; wire::READS],
-            count: 0,
-        };
+        let mut taken = CallParts::NONE;
         for (slot, piece) in taken.pieces.iter_mut().zip(pieces) {
             *slot = piece;
             taken.count += 1;

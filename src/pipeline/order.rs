@@ -60,15 +60,32 @@ pub enum Release {
 /// The items of a ring.
 #[derive(Default)]
 pub struct Queue {
+    /// The oldest, and those that come behind them. Empty only if the ring has no items at all.
     items: VecDeque<Item>,
+    later: VecDeque<VecDeque<Item>>,
+    /// Kept for the next part.
+    spare: VecDeque<Item>,
     /// Everything older than this has been read from the ring.
     complete_to: u64,
+    hits: Hits,
+    /// The last read stopped before the end, although more was there.
+    has_more: bool,
+}
+
+/// Items of a ring that another thread reads, to be put behind those of its queue.
+#[derive(Default)]
+pub struct Part {
+    items: VecDeque<Item>,
+    hits: Hits,
+}
+
+/// How far a ring is complete, as its hits show it.
+#[derive(Clone, Default)]
+struct Hits {
     /// The last record read reserved its room after this time, so everything older has been read.
     had_room: u64,
     /// Tid and time of each thread's last hit.
     last: [(u32, u64); THREADS],
-    /// The last read stopped before the end, although more was there.
-    has_more: bool,
 }
 
 impl Order {
@@ -82,7 +99,12 @@ impl Order {
         if self.is_behind {
             return self.kept() < MOST_KEPT;
         }
-        self.rings[ring].items.len() < PART || self.holder.is_none_or(|holder| holder == ring)
+        self.rings[ring].len() < PART || self.holder.is_none_or(|holder| holder == ring)
+    }
+
+    /// True if another thread may read a part of the ring while items that were read before are released.
+    pub fn wants_ahead(&self, ring: usize) -> bool {
+        if self.is_behind { self.kept() < MOST_KEPT } else { self.rings[ring].len() < 2 * PART }
     }
 
     #[cfg(test)]
@@ -95,13 +117,14 @@ impl Order {
         &mut self.rings[ring]
     }
 
-    /// The same for another thread. It must be `put` back before anything else happens here.
-    pub fn take(&mut self, ring: usize) -> Queue {
-        std::mem::take(&mut self.rings[ring])
+    /// The same for another thread. It must be `put` back before anything else is read from the ring.
+    pub fn take(&mut self, ring: usize) -> Part {
+        let queue = &mut self.rings[ring];
+        Part { items: std::mem::take(&mut queue.spare), hits: queue.hits.clone() }
     }
 
-    pub fn put(&mut self, ring: usize, queue: Queue) {
-        self.rings[ring] = queue;
+    pub fn put(&mut self, ring: usize, part: Part) {
+        self.rings[ring].append(part);
     }
 
     /// The ring was read to the end that it had at `time` or later.
@@ -113,7 +136,7 @@ impl Order {
     /// More of the ring could have been read.
     pub fn has_more(&mut self, ring: usize) {
         let queue = &mut self.rings[ring];
-        queue.complete_to = queue.complete_to.max(queue.had_room);
+        queue.complete_to = queue.complete_to.max(queue.hits.had_room);
         queue.has_more = true;
     }
 
@@ -135,12 +158,13 @@ impl Order {
     }
 
     fn kept(&self) -> usize {
-        self.rings.iter().map(|queue| queue.items.len()).sum()
+        self.rings.iter().map(Queue::len).sum()
     }
 
     #[cfg(test)]
     pub fn room(&self) -> usize {
-        self.rings.iter().map(|queue| queue.items.capacity()).sum()
+        let all = self.rings.iter().flat_map(|queue| queue.later.iter().chain([&queue.items, &queue.spare]));
+        all.map(VecDeque::capacity).sum()
     }
 
     /// Passes everything that is left to `each`, at the end of a recording.
@@ -167,6 +191,7 @@ impl Order {
                 items.pop_front();
                 left -= 1;
             }
+            self.rings[first].go_on();
         }
         Released { to: watermark, stopped: Release::Done }
     }
@@ -193,26 +218,78 @@ impl Order {
 }
 
 impl Queue {
+    fn len(&self) -> usize {
+        self.items.len() + self.later.iter().map(VecDeque::len).sum::<usize>()
+    }
+
     fn give_back(&mut self) {
-        if self.items.len() < PART && self.items.capacity() > 4 * PART {
-            self.items.shrink_to(PART);
+        for items in [&mut self.items, &mut self.spare] {
+            if items.len() < PART && items.capacity() > 4 * PART {
+                items.shrink_to(PART);
+            }
         }
     }
 
-    /// Inserts by time, almost always at the end. A record can be older than the one before it if a thread was
-    /// preempted between reserving room and reading the clock.
-    pub fn push(&mut self, item: Item) {
-        self.note(&item);
-        let mut at = self.items.len();
-        while at > 0 && self.items[at - 1].ts > item.ts {
-            at -= 1;
-        }
-        if at == self.items.len() {
-            self.items.push_back(item);
-        } else {
-            self.items.insert(at, item);
+    /// Takes the next part if no items are left of the oldest.
+    fn go_on(&mut self) {
+        if self.items.is_empty()
+            && let Some(next) = self.later.pop_front()
+        {
+            self.spare = std::mem::replace(&mut self.items, next);
         }
     }
+
+    pub fn push(&mut self, item: Item) {
+        self.hits.note(&item);
+        self.insert(item);
+    }
+
+    /// Inserts by time into the last part that has older items.
+    fn insert(&mut self, item: Item) {
+        let is_behind = |part: &&mut VecDeque<Item>| part.front().is_some_and(|first| first.ts <= item.ts);
+        let part = self.later.iter_mut().rev().find(is_behind);
+        insert(part.unwrap_or(&mut self.items), item);
+    }
+
+    fn append(&mut self, part: Part) {
+        let Part { mut items, hits } = part;
+        self.hits = hits;
+        let last = self.later.back().unwrap_or(&self.items).back();
+        let newest = last.map_or(0, |item| item.ts);
+        while items.front().is_some_and(|first| first.ts < newest) {
+            items.pop_front().into_iter().for_each(|item| self.insert(item));
+        }
+        if items.is_empty() {
+            self.spare = items;
+        } else {
+            self.later.push_back(items);
+            self.go_on();
+        }
+    }
+}
+
+impl Part {
+    pub fn push(&mut self, item: Item) {
+        self.hits.note(&item);
+        insert(&mut self.items, item);
+    }
+}
+
+/// Inserts by time, almost always at the end. A record can be older than the one before it if a thread was preempted
+/// between reserving room and reading the clock.
+fn insert(items: &mut VecDeque<Item>, item: Item) {
+    let mut at = items.len();
+    while at > 0 && items[at - 1].ts > item.ts {
+        at -= 1;
+    }
+    if at == items.len() {
+        items.push_back(item);
+    } else {
+        items.insert(at, item);
+    }
+}
+
+impl Hits {
     /// Learns from a user-space hit how far the ring is complete. Such hits of one thread follow each other: none
     /// begins before BPF's program has finished the last one. A record from inside Linux may come in the middle of a
     /// hit.

@@ -141,8 +141,14 @@ impl Pairing {
 
     fn call(&mut self, item: &Item, sink: &mut impl Sink) {
         let What::Call { pid, probe, chained, sp, ref captured, origin, stack } = item.what else { return };
-        self.end_of_another(item, Some(pid), origin, sink);
-        let thread = self.threads.entry(item.tid).or_insert_with(|| Thread::new(item.ts, pid));
+        // One search for the thread: this is called for every call.
+        let thread = match self.threads.get_mut(&item.tid) {
+            Some(thread) if !thread.is_another(item.seq, Some(pid), origin) => thread,
+            _ => {
+                self.thread_gone(item.tid, item.ts, sink);
+                self.threads.entry(item.tid).or_insert(Thread::new(item.ts, pid))
+            }
+        };
         thread.count(item.seq, origin);
         // Linux uses the same rule for which uretprobes are still alive.
         while !origin.elsewhere
@@ -197,8 +203,11 @@ impl Pairing {
         origin: Origin,
         sink: &mut impl Sink,
     ) {
-        self.end_of_another(item, None, origin, sink);
         let Some(thread) = self.threads.get_mut(&item.tid) else { return };
+        if thread.is_another(item.seq, None, origin) {
+            self.thread_gone(item.tid, item.ts, sink);
+            return;
+        }
         thread.count(item.seq, origin);
         if begin < thread.since {
             // A child that was forked inside a call returns from it too. That call belongs to its parent and is older
@@ -208,7 +217,7 @@ impl Pairing {
             }
             return;
         }
-        if !thread.open.iter().any(|call| call.ts == begin) {
+        if !thread.open.iter().rev().any(|call| call.ts == begin) {
             self.orphans += 1;
             return;
         }
@@ -223,9 +232,7 @@ impl Pairing {
 
     /// If the hit cannot belong to the known thread with this tid, the record of that thread's end was lost.
     fn end_of_another(&mut self, item: &Item, pid: Option<u32>, origin: Origin, sink: &mut impl Sink) {
-        let Some(thread) = self.threads.get(&item.tid) else { return };
-        let went_back = !origin.kernel && (item.seq.wrapping_sub(thread.seq) as i32) <= 0;
-        if went_back || pid.is_some_and(|pid| pid != thread.pid) {
+        if self.threads.get(&item.tid).is_some_and(|thread| thread.is_another(item.seq, pid, origin)) {
             self.thread_gone(item.tid, item.ts, sink);
         }
     }
@@ -249,6 +256,12 @@ impl Pairing {
 impl Thread {
     fn new(since: u64, pid: u32) -> Thread {
         Thread { since, pid, ..Thread::default() }
+    }
+
+    /// True if a hit of a thread with this tid cannot be this thread's.
+    fn is_another(&self, seq: u32, pid: Option<u32>, origin: Origin) -> bool {
+        let went_back = !origin.kernel && (seq.wrapping_sub(self.seq) as i32) <= 0;
+        went_back || pid.is_some_and(|pid| pid != self.pid)
     }
 
     fn count(&mut self, seq: u32, origin: Origin) {

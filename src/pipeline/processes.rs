@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use super::decode::What;
 use crate::process::job::Job;
 use crate::process::proc;
+use gpurec_trace::hash::Map;
 use gpurec_trace::{self as trace, Body, Process};
 
 /// The most processes to remember as known.
@@ -14,7 +15,7 @@ const MOST_KNOWN: usize = 1 << 20;
 #[derive(Default)]
 pub struct Processes {
     /// Processes that a line has introduced, and the process of the last line.
-    known: HashSet<u32>,
+    known: Map<u32, ()>,
     met: u32,
     /// A process of a distributed job was seen.
     pub has_rank: bool,
@@ -33,10 +34,13 @@ impl Processes {
             return false;
         }
         self.met = pid;
+        if self.known.contains_key(&pid) {
+            return false;
+        }
         if self.known.len() >= MOST_KNOWN {
             self.known.clear();
         }
-        self.known.insert(pid)
+        self.known.insert(pid, ()).is_none()
     }
 
     /// Notes a process event. After an exit, the pid may be reused.
@@ -44,9 +48,9 @@ impl Processes {
         match process {
             Process::Exec(exec) => {
                 self.has_rank |= exec.rank.is_some();
-                self.known.insert(exec.pid);
+                self.known.insert(exec.pid, ());
             }
-            Process::Fork(fork) => _ = self.known.insert(fork.child),
+            Process::Fork(fork) => _ = self.known.insert(fork.child, ()),
             Process::Exit(exit) => {
                 self.known.remove(&exit.pid);
                 self.met = 0;

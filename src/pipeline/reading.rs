@@ -1,12 +1,13 @@
 //! Rings → items in the queues of their order. In: the rings. Out: a part of each, decoded; what could not be decoded, as
-//! counts. Under load the helpers decode, a ring at a time.
+//! counts. Under load the helpers decode, a ring at a time, while the worker releases the items that were read before.
 
-use crossbeam_channel::unbounded;
+use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use super::decode::{self, What};
+use super::decode::{self, Item, What};
 use super::helpers::Helpers;
-use super::order::{self, Order, Queue};
-use crate::ring::{Ring, Stopped};
+use super::order::{self, Order, Part};
+use crate::clock::monotonic_ns;
+use crate::ring::{Level, Ring, Stopped};
 use crate::stacks::Mapped;
 
 /// A ring in which at least this number of bytes waits is decoded by a helper thread.
@@ -20,40 +21,128 @@ pub struct Read {
     pub undecoded: u64,
     pub cut: u64,
     pub mapped: Vec<(u32, Mapped)>,
-    /// More of some ring could have been read.
+    /// More of some ring can be read, or a helper is reading it.
     pub has_more: bool,
 }
 
-/// Reads a part of every ring that the order wants, as it was at `now` or later. `helpers`: none if there is little to do.
-pub fn read_all(rings: &mut Vec<Ring>, order: &mut Order, now: u64, helpers: Option<&mut Helpers>) -> Read {
-    let mut all = Read::default();
-    let mut shared = match helpers {
-        Some(helpers) => read_together(rings, order, helpers),
-        None => Vec::new(),
-    };
-    for (i, ring) in rings.iter_mut().enumerate() {
-        let (part, stopped) = match shared.iter_mut().find(|(at, _)| *at == i) {
-            Some((_, part)) => (std::mem::take(&mut part.0), part.1),
-            None if order.wants(i) => read(ring, order.queue(i)),
-            None => continue,
-        };
-        match stopped {
-            Stopped::Drained => order.complete(i, now),
-            Stopped::Busy => order.is_held_up(i),
-            Stopped::Many => order.has_more(i),
-        }
-        all.records += part.records;
-        all.undecoded += part.undecoded;
-        all.cut += part.cut;
-        all.mapped.extend(part.mapped);
-        all.has_more |= stopped == Stopped::Many;
+impl Read {
+    fn add(&mut self, part: Read) {
+        self.records += part.records;
+        self.undecoded += part.undecoded;
+        self.cut += part.cut;
+        self.mapped.extend(part.mapped);
+        self.has_more |= part.has_more;
     }
-    all
 }
 
-type Part = (Read, Stopped);
+pub struct Rings {
+    /// None: a helper reads it.
+    rings: Vec<Option<Ring>>,
+    levels: Vec<Level>,
+    /// The parts that helpers read: how many there are, and where they come from.
+    ahead: Option<(usize, Receiver<Ahead>)>,
+}
 
-fn read(ring: &mut Ring, queue: &mut Queue) -> Part {
+/// A part of a ring that a helper has read.
+struct Ahead {
+    number: usize,
+    ring: Ring,
+    part: Part,
+    read: Read,
+    stopped: Stopped,
+    /// When the helper began to read.
+    at: u64,
+}
+
+impl Rings {
+    pub fn new(rings: Vec<Ring>) -> Rings {
+        let levels = rings.iter().map(|ring| ring.level().clone()).collect();
+        Rings { rings: rings.into_iter().map(Some).collect(), levels, ahead: None }
+    }
+
+    pub fn levels(&self) -> &[Level] {
+        &self.levels
+    }
+
+    /// True if bytes wait in some ring.
+    pub fn is_left(&self) -> bool {
+        self.levels.iter().any(|level| level.waiting() > 0)
+    }
+
+    /// Takes what the helpers have read, and reads a part of every other ring that the order wants, as it was at `now`
+    /// or later. `helpers`: none if there is little to do.
+    pub fn read(&mut self, order: &mut Order, now: u64, helpers: Option<&mut Helpers>) -> Read {
+        let Some(helpers) = helpers else {
+            let mut all = self.take_back(order, None);
+            (0..self.rings.len()).for_each(|number| all.add(self.read_here(number, order, now)));
+            return all;
+        };
+        let mut all = self.take_back(order, Some(helpers));
+        let (sender, done) = unbounded();
+        let mut count = 0;
+        for number in 0..self.rings.len() {
+            if self.levels[number].waiting() < MUCH {
+                all.add(self.read_here(number, order, now));
+            } else if order.wants_ahead(number) && self.rings[number].is_some() {
+                self.read_ahead(number, order, helpers, &sender);
+                count += 1;
+            }
+        }
+        if count > 0 {
+            all.has_more = true;
+            self.ahead = Some((count, done));
+        }
+        all
+    }
+
+    /// Takes what the helpers have read, or are reading.
+    pub fn take_back(&mut self, order: &mut Order, helpers: Option<&mut Helpers>) -> Read {
+        let mut all = Read::default();
+        let Some((count, done)) = self.ahead.take() else { return all };
+        for _ in 0..count {
+            let ahead = match &helpers {
+                Some(helpers) => helpers.wait(&done),
+                None => done.recv().ok(),
+            };
+            let ahead = ahead.unwrap_or_else(|| panic!("a thread that helps the worker panicked"));
+            order.put(ahead.number, ahead.part);
+            self.rings[ahead.number] = Some(ahead.ring);
+            note(ahead.number, ahead.stopped, ahead.at, order);
+            all.add(ahead.read);
+        }
+        all
+    }
+
+    fn read_here(&mut self, number: usize, order: &mut Order, now: u64) -> Read {
+        let wanted = self.rings[number].as_mut().filter(|_| order.wants(number));
+        let Some(ring) = wanted else { return Read::default() };
+        let queue = order.queue(number);
+        let (read, stopped) = read(ring, |item| queue.push(item));
+        note(number, stopped, now, order);
+        read
+    }
+
+    fn read_ahead(&mut self, number: usize, order: &mut Order, helpers: &mut Helpers, done: &Sender<Ahead>) {
+        let Some(mut ring) = self.rings[number].take() else { return };
+        let (mut part, done) = (order.take(number), done.clone());
+        helpers.run(Box::new(move || {
+            let at = monotonic_ns();
+            let (read, stopped) = read(&mut ring, |item| part.push(item));
+            _ = done.send(Ahead { number, ring, part, read, stopped, at });
+        }));
+    }
+}
+
+/// How far the ring has been read: to the end that it had at `at`, unless reading stopped before.
+fn note(number: usize, stopped: Stopped, at: u64, order: &mut Order) {
+    match stopped {
+        Stopped::Drained => order.complete(number, at),
+        Stopped::Busy => order.is_held_up(number),
+        Stopped::Many => order.has_more(number),
+    }
+}
+
+fn read(ring: &mut Ring, mut push: impl FnMut(Item)) -> (Read, Stopped) {
     let mut part = Read::default();
     let stopped = ring.read(order::PART, |bytes| {
         part.records += 1;
@@ -63,45 +152,11 @@ fn read(ring: &mut Ring, queue: &mut Queue) -> Part {
                 if let What::Mapped(new) = &item.what {
                     part.mapped.push((new.pid, new.what));
                 }
-                queue.push(item);
+                push(item);
             }
             None => part.undecoded += 1,
         }
     });
+    part.has_more = stopped == Stopped::Many;
     (part, stopped)
-}
-
-/// Reads the rings that have much, if there are several. Returns the number of each, and its part.
-fn read_together(rings: &mut Vec<Ring>, order: &mut Order, helpers: &mut Helpers) -> Vec<(usize, Part)> {
-    let has_much = |(i, ring): &(usize, &Ring)| ring.waiting() >= MUCH && order.wants(*i);
-    let full: Vec<usize> = rings.iter().enumerate().filter(has_much).map(|(i, _)| i).collect();
-    if full.len() < 2 {
-        return Vec::new();
-    }
-    let (sender, done) = unbounded();
-    let mut kept = Vec::with_capacity(rings.len());
-    for (i, mut ring) in std::mem::take(rings).into_iter().enumerate() {
-        if !full.contains(&i) {
-            kept.push(Some(ring));
-            continue;
-        }
-        kept.push(None);
-        let (mut queue, sender) = (order.take(i), sender.clone());
-        helpers.run(Box::new(move || {
-            let part = read(&mut ring, &mut queue);
-            _ = sender.send((i, ring, queue, part));
-        }));
-    }
-    drop(sender);
-    let mut parts = Vec::with_capacity(full.len());
-    for _ in &full {
-        let back = helpers.wait(&done);
-        let (i, ring, queue, part) =
-            back.unwrap_or_else(|| panic!("a thread that helps the worker panicked"));
-        order.put(i, queue);
-        kept[i] = Some(ring);
-        parts.push((i, part));
-    }
-    *rings = kept.into_iter().flatten().collect();
-    parts
 }

@@ -13,7 +13,6 @@ mod still;
 mod tap;
 mod unreturned;
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +20,7 @@ use std::time::Duration;
 use super::account::Totals;
 use super::beneath::Below;
 use super::blocks::Blocks;
-use super::call_parts::CallParts;
+use super::call_parts::{self, CallParts};
 use super::call_stacks::CallStacks;
 use super::decode::{Captured, Item, What};
 use super::handoff::Handoff;
@@ -35,8 +34,9 @@ use crate::gpu::join::Join;
 use crate::probe::{Probe, RuleTable};
 use crate::process::job::Job;
 use gpurec_analysis::Summary;
-use gpurec_cuda::raw::{Exit, Piece};
+use gpurec_cuda::raw::Piece;
 use gpurec_cuda::semantics::{BeginKeys, CallRef, Effect, Meaning};
+use gpurec_trace::hash::Map;
 use gpurec_trace::{self, Arg, Args, Body, EndKind, Line, LineWriter, List, Op, Process, Retval};
 
 use batch::Place;
@@ -90,7 +90,7 @@ pub struct Lines {
     start: u64,
     last: u64,
     /// Open calls with arguments that could not be read at the entry.
-    unread: HashMap<u64, Captured>,
+    unread: Map<u64, Captured>,
     /// Calls whose threads ended before they returned.
     died: Unreturned,
     pub stops: Stops,
@@ -128,7 +128,7 @@ impl Lines {
             written_ids: 0,
             start,
             last: start,
-            unread: HashMap::new(),
+            unread: Map::default(),
             died: Unreturned::default(),
             stops: Stops::default(),
             returns_missed: 0,
@@ -358,15 +358,15 @@ impl Lines {
         duration: u64,
     ) {
         let Some(role) = &facts.role else { return };
-        let taken = CallParts::exit(pieces);
-        let exit = Exit { reads: taken.pieces() };
         let status = match retval {
             Some(Retval::Number(code)) if !facts.traits.is_in_progress(code as i32) => code as i32,
             _ => 0,
         };
         let mut effects = std::mem::take(&mut self.effects);
         let call = call.reference();
-        self.meaning.end(Some(role), facts.signature, &call, &exit, status, duration, &mut effects);
+        call_parts::with_exit(pieces, |exit| {
+            self.meaning.end(Some(role), facts.signature, &call, exit, status, duration, &mut effects);
+        });
         for effect in effects.drain(..) {
             let body = match effect {
                 Effect::Memory(memory) => Body::Memory(memory),
@@ -424,16 +424,20 @@ impl Sink for Lines {
                 return NO_LINE;
             }
         }
-        let taken = CallParts::entry(captured.payload());
-        let entry = taken.as_entry(captured.args);
         let role = facts.and_then(|facts| facts.role.as_ref());
         let call_ref = CallRef { id: self.next_id, ..call.reference() };
-        let noted = self.meaning.begin(role, facts.and_then(|facts| facts.signature), &call_ref, &entry);
+        let noted = role.map_or_else(BeginKeys::default, |role| {
+            call_parts::with_entry(captured.payload(), captured.args, |entry| {
+                let signature = facts.and_then(|facts| facts.signature);
+                self.meaning.begin(Some(role), signature, &call_ref, entry)
+            })
+        });
         let id = self.begins(call, facts, captured, noted);
         self.gpu_begin(call, facts, id);
         if call.origin.elsewhere {
             self.meaning.forget(&call_ref);
-        } else if taken.pieces().contains(&Piece::Unreadable) && self.unread.len() < MOST_UNREAD {
+        } else if self.unread.len() < MOST_UNREAD && captured.pieces().any(|piece| piece == Piece::Unreadable)
+        {
             self.unread.insert(id, captured.clone());
         }
         self.probes = probes;
@@ -460,7 +464,7 @@ impl Sink for Lines {
             Outcome::Lost => (EndKind::Lost, None),
         };
         self.gpu_end(ts, call, facts, outcome, retval);
-        let unread = self.unread.remove(&call.id);
+        let unread = if self.unread.is_empty() { None } else { self.unread.remove(&call.id) };
         let entry = unread.as_ref().map(|captured| CallParts::late(captured, pieces));
         let late = entry.as_ref().and_then(|taken| self.late(call, facts?, unread.as_ref()?, taken));
         let late = late.as_ref().map(|list| Args::Named(List::Borrowed(list)));

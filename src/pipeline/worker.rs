@@ -21,7 +21,7 @@ use super::observer::{Cause, DumpRequest};
 use super::order::{Order, Release, Released};
 use super::pair::Pairing;
 use super::pause::Pause;
-use super::reading;
+use super::reading::{Read, Rings};
 use super::sink::Lines;
 use super::sleeps::{Reading, Sleeps};
 use crate::clock::monotonic_ns;
@@ -29,7 +29,7 @@ use crate::host;
 use crate::nvml::Sample;
 use crate::probe::LossCounters;
 use crate::probe::pauses::Pauses;
-use crate::ring::Ring;
+use crate::ring::{Level, Ring};
 use crate::wire::{self, LostTotal};
 use gpurec_analysis::{Figures, Gaps};
 use gpurec_trace::{self as trace, Body, Finish, GpuSource, Header, Incomplete, Reason, Reasons};
@@ -82,7 +82,7 @@ pub trait Watch: Send {
 }
 
 pub struct Worker {
-    rings: Vec<Ring>,
+    rings: Rings,
     order: Order,
     pairing: Pairing,
     lines: Lines,
@@ -151,7 +151,7 @@ impl Worker {
         let room = rings.iter().map(Ring::size).max().unwrap_or(0);
         let lost_before = loss.before;
         Worker {
-            rings,
+            rings: Rings::new(rings),
             order,
             pairing: Pairing::default(),
             lines,
@@ -195,7 +195,7 @@ impl Worker {
         loop {
             let state = self.state.step.load(Ordering::SeqCst);
             if state == State::STOP {
-                self.abandoned = self.rings.iter().any(|ring| ring.waiting() > 0);
+                self.abandoned = self.rings.is_left();
                 break;
             }
             let round = self.round();
@@ -216,7 +216,7 @@ impl Worker {
             self.show_watch();
             if state == State::DRAIN && round == Round::Idle {
                 // A thread that was preempted in a hook may still be writing a record.
-                let unfinished = self.rings.iter().any(|ring| ring.waiting() > 0);
+                let unfinished = self.rings.is_left();
                 last_looks += 1;
                 if !unfinished || last_looks > LAST_LOOKS {
                     self.abandoned = unfinished;
@@ -273,17 +273,15 @@ impl Worker {
             gpu.meet(&mut self.lines);
         }
         let now = monotonic_ns();
-        self.lines.hurry = self.rings.iter().any(Ring::fills);
-        let read = reading::read_all(&mut self.rings, &mut self.order, now, self.lines.helpers());
+        self.lines.hurry = self.rings.levels().iter().any(Level::fills);
+        let read = self.rings.read(&mut self.order, now, self.lines.helpers());
         let (records, mut more) = (read.records, read.has_more);
-        self.undecoded += read.undecoded;
-        self.cut += read.cut;
-        self.lines.stacks.open(read.mapped);
+        self.note(read);
         self.lines.share(records);
         // A paused process resumes while its records are still being written. If writing blocks, this thread blocks
         // too, and then so does a process that fills the rings again.
         if let Some(pauses) = &self.pauses
-            && self.rings.iter().all(|ring| ring.waiting() <= pauses.low)
+            && self.rings.levels().iter().all(|level| level.waiting() <= pauses.low)
         {
             let lines = &mut self.lines;
             pauses.resume_all(&mut |pause| lines.stopped(pause.pid, pause.from, pause.to));
@@ -311,6 +309,12 @@ impl Worker {
             Release::Done if !more && records <= 1000 => Round::Idle,
             _ => Round::Busy,
         }
+    }
+
+    fn note(&mut self, read: Read) {
+        self.undecoded += read.undecoded;
+        self.cut += read.cut;
+        self.lines.stacks.open(read.mapped);
     }
 
     /// Writes the dumps that were requested up to `to`, and the dump for an event if one is due.
@@ -458,6 +462,8 @@ impl Worker {
     }
 
     fn finish(mut self) -> Outcome {
+        let read = self.rings.take_back(&mut self.order, None);
+        self.note(read);
         self.receive();
         self.clock_ticks.restart();
         self.look_at_clocks();

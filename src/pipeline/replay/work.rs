@@ -88,7 +88,8 @@ impl Rank {
         for kernel in 0..8u64 {
             let name = format!("_ZN2at6native29vectorized_elementwise_kernelILi{kernel}EEEviT0_T1_\0");
             let args = [1, STUBS + 16 * kernel, 0, 0, 0, 0];
-            let data = [vec![0; 0], piece(name.as_bytes())].concat();
+            // The last four arguments are on the stack.
+            let data = [vec![0; 32], piece(name.as_bytes())].concat();
             self.call("__cudaRegisterFunction", args, &data, |_| ());
         }
     }

@@ -2,9 +2,9 @@
 //! In: fields and captured bytes. Out: the body of each line. Pure.
 
 use super::facts::Facts;
-use crate::pipeline::call_parts::CallParts;
+use crate::pipeline::call_parts;
 use crate::pipeline::decode::Payload;
-use gpurec_cuda::raw::{Entry, Exit};
+use gpurec_cuda::raw::Entry;
 use gpurec_trace::{Args, Begin, Body, End, EndKind, Launch, List, Retval};
 
 /// The trace's reason for a call on another stack than its thread's open call (bpf/stack.h).
@@ -53,8 +53,7 @@ impl BeginDraft {
         if !with_args {
             return each(self.body(facts, Args::default(), launch));
         }
-        let parts = CallParts::entry(payload);
-        self.with_entry(facts, &parts.as_entry(self.args), launch, each)
+        call_parts::with_entry(payload, self.args, |entry| self.with_entry(facts, entry, launch, each))
     }
 
     pub(super) fn with_entry<R>(
@@ -101,13 +100,20 @@ impl EndDraft {
         late: Option<Args>,
         each: impl FnOnce(Body) -> R,
     ) -> R {
-        let taken = CallParts::exit(pieces);
-        let mut list = Vec::new();
-        if let Some(signature) = facts.and_then(|facts| facts.signature).filter(|_| !pieces.is_empty()) {
-            signature.out(&Exit { reads: taken.pieces() }, &mut list);
-        }
-        let out = (!list.is_empty()).then(|| Args::Named(List::Borrowed(&list)));
-        each(Body::End(End {
+        let signature = facts.and_then(|facts| facts.signature);
+        let Some(signature) = signature.filter(|_| !pieces.is_empty()) else {
+            return each(self.body(facts, None, late));
+        };
+        call_parts::with_exit(pieces, |exit| {
+            let mut list = Vec::new();
+            signature.out(exit, &mut list);
+            let out = (!list.is_empty()).then(|| Args::Named(List::Borrowed(&list)));
+            each(self.body(facts, out, late))
+        })
+    }
+
+    fn body<'a>(&self, facts: Option<&'a Facts>, out: Option<Args<'a>>, late: Option<Args<'a>>) -> Body<'a> {
+        Body::End(End {
             name: name(facts).into(),
             pid: self.pid,
             tid: self.tid,
@@ -119,6 +125,6 @@ impl EndDraft {
             out,
             late,
             ended: self.ended,
-        }))
+        })
     }
 }

@@ -18,7 +18,7 @@ fn an_empty_ring_is_drained() {
         let fake = MadeRing::new(SIZE, start).unwrap();
         let mut ring = fake.map().unwrap();
         assert_eq!(read(&mut ring), (vec![], Stopped::Drained));
-        assert_eq!((fake.consumed(), ring.waiting()), (start, 0));
+        assert_eq!((fake.consumed(), ring.level().waiting()), (start, 0));
     }
 }
 
@@ -30,10 +30,10 @@ fn records_come_in_order_with_their_own_lengths() {
     for record in &records {
         fake.put(record);
     }
-    assert_eq!(ring.waiting() as u64, fake.produced());
+    assert_eq!(ring.level().waiting() as u64, fake.produced());
     assert_eq!(read(&mut ring), (records, Stopped::Drained));
     assert_eq!(fake.consumed(), fake.produced());
-    assert_eq!(ring.waiting(), 0);
+    assert_eq!(ring.level().waiting(), 0);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn reading_stops_before_an_unfinished_record() {
     assert_eq!(read(&mut ring), (vec![b"first".to_vec()], Stopped::Busy));
     assert_eq!(fake.consumed(), at);
     assert_eq!(read(&mut ring), (vec![], Stopped::Busy));
-    assert_eq!(ring.waiting() as u64, fake.produced() - at);
+    assert_eq!(ring.level().waiting() as u64, fake.produced() - at);
     fake.finish(at, 4);
     assert_eq!(read(&mut ring), (vec![b"busy".to_vec(), b"behind".to_vec()], Stopped::Drained));
 }
