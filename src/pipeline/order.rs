@@ -26,16 +26,22 @@ pub const PART: usize = 4 << 10;
 const MOST_KEPT: usize = 512 << 10;
 const AT_ONCE: usize = 4 * PART;
 
+/// How far before its turn an item is fetched.
+const AHEAD: usize = 8;
+
 /// Number of threads per ring whose last hits are known, by the last bits of their tids. Few threads take turns on
 /// one CPU.
 const THREADS: usize = 16;
 
+#[derive(Default)]
 pub struct Order {
     rings: Vec<Queue>,
     /// The ring that all others wait for, if more of it can be read.
     holder: Option<usize>,
     /// An item was put off, and the items that came meanwhile are not all released.
     is_behind: bool,
+    /// While items are released: of each ring that has any, the time of its oldest.
+    fronts: Vec<(u64, usize)>,
 }
 
 /// What a release came to.
@@ -90,7 +96,7 @@ struct Hits {
 
 impl Order {
     pub fn new(rings: usize) -> Order {
-        Order { rings: (0..rings).map(|_| Queue::default()).collect(), holder: None, is_behind: false }
+        Order { rings: (0..rings).map(|_| Queue::default()).collect(), ..Order::default() }
     }
 
     /// True if the ring should be read. False while many of its items wait for another ring that is behind: they stay
@@ -179,42 +185,63 @@ impl Order {
         each: &mut dyn FnMut(&Item) -> Poll<()>,
     ) -> Released {
         let mut left = most;
-        while let Some((first, limit)) = self.next_run(watermark) {
-            let items = &mut self.rings[first].items;
-            while let Some(item) = items.front().filter(|item| item.ts <= limit) {
+        self.fronts.clear();
+        let fronts = self.rings.iter().enumerate();
+        self.fronts.extend(fronts.filter_map(|(ring, queue)| Some((queue.items.front()?.ts, ring))));
+        while let Some((at, next)) = first_two(&self.fronts) {
+            let (ts, ring) = self.fronts[at];
+            if ts > watermark {
+                break;
+            }
+            let queue = &mut self.rings[ring];
+            let is_before = |item: &Item| (item.ts, ring) < next && item.ts <= watermark;
+            while let Some(item) = queue.items.front().filter(|item| is_before(item)) {
                 if left == 0 {
                     return Released { to: item.ts, stopped: Release::Enough };
                 }
+                queue.items.get(AHEAD).into_iter().for_each(fetch);
                 if each(item).is_pending() {
                     return Released { to: item.ts, stopped: Release::PutOff };
                 }
-                items.pop_front();
+                queue.items.pop_front();
                 left -= 1;
             }
-            self.rings[first].go_on();
+            queue.go_on();
+            match queue.items.front() {
+                Some(item) => self.fronts[at].0 = item.ts,
+                None => _ = self.fronts.remove(at),
+            }
         }
         Released { to: watermark, stopped: Release::Done }
     }
+}
 
-    /// The ring with the oldest item, and the time up to which no other ring has one. The run between is taken
-    /// without looking at the other rings again.
-    fn next_run(&self, watermark: u64) -> Option<(usize, u64)> {
-        let mut first: Option<(usize, u64)> = None;
-        let mut second = u64::MAX;
-        for (ring, queue) in self.rings.iter().enumerate() {
-            let Some(item) = queue.items.front() else { continue };
-            match first {
-                Some((_, ts)) if item.ts >= ts => second = second.min(item.ts),
-                Some((_, ts)) => {
-                    second = second.min(ts);
-                    first = Some((ring, item.ts));
-                }
-                None => first = Some((ring, item.ts)),
-            }
+/// The index of the oldest, and the oldest of the others: until there, one ring's items follow each other. Of equal
+/// times the first ring's comes first.
+fn first_two(fronts: &[(u64, usize)]) -> Option<(usize, (u64, usize))> {
+    let mut first = 0;
+    let mut second = (u64::MAX, usize::MAX);
+    let mut oldest = *fronts.first()?;
+    for (at, front) in fronts.iter().enumerate().skip(1) {
+        if *front < oldest {
+            (second, oldest, first) = (oldest, *front, at);
+        } else if *front < second {
+            second = *front;
         }
-        let (ring, ts) = first?;
-        (ts <= watermark).then_some((ring, second.min(watermark)))
     }
+    Some((first, second))
+}
+
+/// Has the CPU read an item that is needed soon: another CPU has just written it.
+fn fetch(item: &Item) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..size_of::<Item>()).step_by(64) {
+        let at = std::ptr::from_ref(item).cast::<i8>().wrapping_add(line);
+        // SAFETY: this only says what will be read; it is no access.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = item;
 }
 
 impl Queue {

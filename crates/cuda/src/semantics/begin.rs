@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::args::In;
 use super::context::{At, ContextCoverage, CurrentContexts};
 use super::copies::{self, Copies};
+use super::kernel::KernelName;
 use super::ledger::By;
 use super::size::RequestedSize;
 use super::{BeginKeys, CallRef, Lookup, Process, Role, SavedState};
@@ -24,7 +25,7 @@ impl Process {
         args: &In,
         seen: ContextCoverage,
         lookup: &mut Lookup,
-    ) -> (BeginKeys, Option<Arc<str>>) {
+    ) -> (BeginKeys, Option<Arc<KernelName>>) {
         match role.kind {
             Kind::Launch(_) => self.launch(role.runtime, call, args, seen, lookup),
             Kind::KernelNode { params, generic, .. } => {
@@ -62,7 +63,7 @@ impl Process {
         args: &In,
         seen: ContextCoverage,
         lookup: &mut Lookup,
-    ) -> (BeginKeys, Option<Arc<str>>) {
+    ) -> (BeginKeys, Option<Arc<KernelName>>) {
         let Some(launch) = args.signature.and_then(|signature| signature.launch(args.entry)) else {
             return (BeginKeys::default(), None);
         };
@@ -97,7 +98,7 @@ impl Process {
             nodes: None,
             on,
         };
-        (BeginKeys { kernel: Some(kernel), launch: Some(launch) }, for_inner)
+        (BeginKeys { kernel: Some(lookup.shown.text(&kernel)), launch: Some(launch) }, for_inner)
     }
 
     /// Reads CUDA_KERNEL_NODE_PARAMS, its second version, or cudaKernelNodeParams; or the CUgraphNodeParams of a kernel
@@ -126,7 +127,7 @@ impl Process {
             shared: u32_at(bytes, 32).map(u64::from),
             ..Default::default()
         };
-        Some(BeginKeys { kernel: Some(kernel), launch: Some(launch) })
+        Some(BeginKeys { kernel: Some(lookup.shown.text(&kernel)), launch: Some(launch) })
     }
 
     pub(super) fn saved(

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cpp_demangle::{DemangleOptions, DemangleWrite, ParseOptions, Symbol};
 
@@ -39,12 +39,27 @@ impl Names for () {
     }
 }
 
-/// Every readable name, stored once.
+/// The name of a kernel, or the text that is shown in place of one.
+pub struct KernelName {
+    /// The symbol as the program has it.
+    symbol: Box<[u8]>,
+    cut: bool,
+    /// The readable text: made when it is first shown. A program registers ten thousands of kernels and starts few.
+    text: OnceLock<Arc<str>>,
+}
+
+impl KernelName {
+    fn of_text(text: String) -> Arc<KernelName> {
+        let text = OnceLock::from(Arc::<str>::from(text));
+        Arc::new(KernelName { symbol: Box::default(), cut: false, text })
+    }
+}
+
+/// Every name, stored once.
 #[derive(Default)]
 pub struct KernelNames {
-    /// Keyed by two hashes of the program's own name, which is as long again: 128 bits with seeds of their own, so that
-    /// no two names collide.
-    names: Map<u128, Arc<str>>,
+    /// Keyed by two hashes of the symbol: 128 bits with seeds of their own, so that no two names collide.
+    names: Map<u128, Arc<KernelName>>,
     seeds: [RandomState; 2],
     left: BytesLeft<NAMES>,
     /// The number of names that did not fit.
@@ -55,16 +70,16 @@ pub struct KernelNames {
 pub struct Kernels {
     share: Share,
     /// By address of the host stub. A fork keeps these.
-    stubs: Arc<Map<u64, Arc<str>>>,
+    stubs: Arc<Map<u64, Arc<KernelName>>>,
     /// By CUfunction, CUkernel and cudaKernel_t.
-    handles: Map<u64, Arc<str>>,
+    handles: Map<u64, Arc<KernelName>>,
     /// Functions that were looked up without a result, with the text that is shown for them.
-    unknown: Map<u64, Arc<str>>,
+    unknown: Map<u64, Arc<KernelName>>,
 }
 
 impl KernelNames {
     /// None: there is no room for the name.
-    pub fn name(&mut self, bytes: &[u8], cut: bool) -> Option<Arc<str>> {
+    pub fn name(&mut self, bytes: &[u8], cut: bool) -> Option<Arc<KernelName>> {
         // A string includes its terminating zero if that was read.
         let bytes = bytes.split(|b| *b == 0).next().unwrap_or_default();
         let [high, low] = self.seeds.each_ref().map(|seed| u128::from(seed.hash_one((bytes, cut))));
@@ -72,14 +87,29 @@ impl KernelNames {
         if let Some(known) = self.names.get(&key) {
             return Some(known.clone());
         }
-        let name = readable(bytes, cut);
-        if !self.left.take(EACH + name.len()) {
+        // Only a part of such a long one is shown.
+        let text = (bytes.len() > LONGEST).then(|| readable(bytes, cut));
+        if !self.left.take(EACH + text.as_ref().map_or(bytes.len(), String::len)) {
             self.beyond += 1;
             return None;
         }
-        let name: Arc<str> = name.into();
+        let symbol = || KernelName { symbol: bytes.into(), cut, text: OnceLock::new() };
+        let name = text.map_or_else(|| Arc::new(symbol()), KernelName::of_text);
         self.names.insert(key, name.clone());
         Some(name)
+    }
+
+    /// The text of a name. The symbol itself if there is no room for its readable text.
+    pub fn text(&mut self, name: &KernelName) -> Arc<str> {
+        if let Some(text) = name.text.get() {
+            return text.clone();
+        }
+        let text = readable(&name.symbol, name.cut);
+        if !self.left.take(text.len()) {
+            self.beyond += 1;
+            return String::from_utf8_lossy(&name.symbol).into();
+        }
+        name.text.get_or_init(|| text.into()).clone()
     }
 }
 
@@ -98,7 +128,7 @@ impl Kernels {
         Kernels { stubs: self.stubs.clone(), ..Kernels::new(room) }
     }
 
-    pub fn register(&mut self, stub: u64, name: Arc<str>) {
+    pub fn register(&mut self, stub: u64, name: Arc<KernelName>) {
         self.forget(stub);
         let shared = Arc::strong_count(&self.stubs) > 1;
         let bytes = HANDLE * if shared { self.stubs.len() + 1 } else { 1 };
@@ -107,7 +137,7 @@ impl Kernels {
         }
     }
 
-    pub fn handle(&mut self, handle: u64, name: Arc<str>) {
+    pub fn handle(&mut self, handle: u64, name: Arc<KernelName>) {
         self.forget(handle);
         if handle != 0 {
             self.share.insert(&mut self.handles, HANDLE, handle, name);
@@ -118,7 +148,7 @@ impl Kernels {
         self.share.remove(&mut self.unknown, HANDLE + EACH, &handle);
     }
 
-    pub fn known(&self, function: u64) -> Option<&Arc<str>> {
+    pub fn known(&self, function: u64) -> Option<&Arc<KernelName>> {
         self.handles.get(&function).or_else(|| self.stubs.get(&function))
     }
 
@@ -127,12 +157,12 @@ impl Kernels {
     pub fn look_up(
         &mut self,
         function: u64,
-        ask: impl FnOnce() -> Option<Option<Arc<str>>>,
-    ) -> (Arc<str>, bool) {
+        ask: impl FnOnce() -> Option<Option<Arc<KernelName>>>,
+    ) -> (Arc<KernelName>, bool) {
         if let Some(shown) = self.unknown.get(&function) {
             return (shown.clone(), false);
         }
-        let handle = || -> Arc<str> { format!("{function:#x}").into() };
+        let handle = || KernelName::of_text(format!("{function:#x}"));
         let shown = match ask() {
             Some(Some(name)) => {
                 self.register(function, name.clone());

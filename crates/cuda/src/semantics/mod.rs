@@ -33,7 +33,7 @@ use communicators::Communicators;
 use context::{At, ContextCoverage, Contexts, CurrentContexts};
 use copies::Movement;
 use gpurec_trace::Incomplete;
-use kernel::{KernelNames, Kernels};
+use kernel::{KernelName, KernelNames, Kernels};
 use ledger::Ledger;
 use size::RequestedSize;
 
@@ -149,7 +149,7 @@ struct Open {
     runtime: bool,
     saved: SavedState,
     /// Kernel of a runtime launch; the driver's launch inside it is of the same kernel.
-    kernel: Option<Arc<str>>,
+    kernel: Option<Arc<KernelName>>,
     inner: InnerEffects,
 }
 
@@ -208,7 +208,7 @@ enum SavedState {
     Stream(Stream, u64),
     /// The device of the pool that the call writes, if known.
     Pool(Option<i32>),
-    Named(Arc<str>),
+    Named(Arc<KernelName>),
     Alias(u64),
     Asked(u64),
     Graph(Graph, u64),
@@ -457,7 +457,7 @@ struct Lookup<'a> {
 
 impl Lookup<'_> {
     /// The name of a function and true, or its handle and false.
-    fn kernel(&mut self, kernels: &mut Kernels, function: u64, is_stub: bool) -> (Arc<str>, bool) {
+    fn kernel(&mut self, kernels: &mut Kernels, function: u64, is_stub: bool) -> (Arc<KernelName>, bool) {
         if let Some(name) = kernels.known(function) {
             return (name.clone(), true);
         }

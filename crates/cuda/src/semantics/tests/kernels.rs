@@ -169,10 +169,14 @@ fn graphs_show_their_kernels_and_their_nodes() {
     assert_eq!(unknown.noted.launch().unwrap().nodes, None);
 }
 
+fn text(names: &mut KernelNames, symbol: &[u8], cut: bool) -> String {
+    let name = names.name(symbol, cut).unwrap();
+    names.text(&name).to_string()
+}
+
 #[test]
 fn hostile_names_are_shown_as_they_can_be() {
-    let mut shown = KernelNames::default();
-    let mut name = |bytes: &[u8], cut| shown.name(bytes, cut).unwrap().to_string();
+    let name = |bytes: &[u8], cut| text(&mut KernelNames::default(), bytes, cut);
     assert_eq!(&name(b"a\nb\"\0rest", false), "a\nb\"");
     assert_eq!(&name(b"k\xff\xfeernel", false), "k\u{fffd}\u{fffd}ernel");
     assert_eq!(&name(b"_Z3addPi", true), "add(int*)…");
@@ -205,7 +209,7 @@ fn no_bytes_bring_the_demangler_down() {
             seed ^= seed << 17;
             name.extend_from_slice(pieces[seed as usize % 16]);
         }
-        assert!(shown.name(&name, false).unwrap().len() < 5000);
+        assert!(text(&mut shown, &name, false).len() < 5000);
     }
 }
 
@@ -254,4 +258,15 @@ fn names_are_bounded_in_bytes() {
     let mut real = KernelNames::default();
     let name = |i: usize| format!("{i:01000}");
     assert!((0..100_000).all(|i| real.name(name(i).as_bytes(), false).is_some()), "as PyTorch has them");
+}
+
+#[test]
+fn readable_texts_are_bounded_too() {
+    let mut names = KernelNames::default();
+    let symbol = |i: usize| format!("_Z1000x{i:0999}IiEvT_");
+    let all: Vec<_> = (0..100_000).filter_map(|i| names.name(symbol(i).as_bytes(), false)).collect();
+    assert_eq!(all.len(), 100_000);
+    let readable = all.iter().filter(|name| names.text(name).starts_with("void ")).count();
+    assert!((20_000..60_000).contains(&readable), "{readable}");
+    assert_eq!(names.beyond, 100_000 - readable as u64);
 }
