@@ -13,6 +13,7 @@
 //! program does meanwhile is not lost. Not here: what an item means; any clock of our own.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::task::Poll;
 
 use super::decode::{Item, What};
@@ -29,6 +30,9 @@ const AT_ONCE: usize = 4 * PART;
 /// How far before its turn an item is fetched.
 const AHEAD: usize = 8;
 
+/// The most used ones that are kept.
+const SPARE: usize = 16;
+
 /// Number of threads per ring whose last hits are known, by the last bits of their tids. Few threads take turns on
 /// one CPU.
 const THREADS: usize = 16;
@@ -42,6 +46,8 @@ pub struct Order {
     is_behind: bool,
     /// While items are released: of each ring that has any, the time of its oldest.
     fronts: Vec<(u64, usize)>,
+    /// Used ones, for the next parts.
+    spare: Vec<Items>,
 }
 
 /// What a release came to.
@@ -67,22 +73,29 @@ pub enum Release {
 #[derive(Default)]
 pub struct Queue {
     /// The oldest, and those that come behind them. Empty only if the ring has no items at all.
-    items: VecDeque<Item>,
-    later: VecDeque<VecDeque<Item>>,
-    /// Kept for the next part.
-    spare: VecDeque<Item>,
+    items: Items,
+    later: VecDeque<Items>,
     /// Everything older than this has been read from the ring.
     complete_to: u64,
     hits: Hits,
     /// The last read stopped before the end, although more was there.
     has_more: bool,
+    /// Another thread reads the ring.
+    is_read_ahead: bool,
 }
 
 /// Items of a ring that another thread reads, to be put behind those of its queue.
-#[derive(Default)]
 pub struct Part {
-    items: VecDeque<Item>,
+    items: Items,
     hits: Hits,
+}
+
+/// Items in the order of their times. Those that were taken from the front stay until there are many, or a helper needs
+/// the room: the worker has no time to free their memory.
+#[derive(Default)]
+struct Items {
+    all: Vec<Item>,
+    taken: usize,
 }
 
 /// How far a ring is complete, as its hits show it.
@@ -125,12 +138,18 @@ impl Order {
 
     /// The same for another thread. It must be `put` back before anything else is read from the ring.
     pub fn take(&mut self, ring: usize) -> Part {
-        let queue = &mut self.rings[ring];
-        Part { items: std::mem::take(&mut queue.spare), hits: queue.hits.clone() }
+        self.rings[ring].is_read_ahead = true;
+        Part { items: self.spare.pop().unwrap_or_default(), hits: self.rings[ring].hits.clone() }
     }
 
     pub fn put(&mut self, ring: usize, part: Part) {
-        self.rings[ring].append(part);
+        self.rings[ring].is_read_ahead = false;
+        let used = self.rings[ring].append(part);
+        self.reuse(used);
+    }
+
+    fn reuse(&mut self, used: Option<Items>) {
+        self.spare.extend(used.filter(|_| self.spare.len() < SPARE));
     }
 
     /// The ring was read to the end that it had at `time` or later.
@@ -159,7 +178,13 @@ impl Order {
         let most = if self.is_behind { AT_ONCE } else { usize::MAX };
         let released = self.release_to(watermark, most, each);
         self.is_behind = released.stopped != Release::Done;
-        self.rings.iter_mut().for_each(Queue::give_back);
+        if !self.rings.iter().any(|queue| queue.is_read_ahead) {
+            self.spare.clear();
+        }
+        for ring in 0..self.rings.len() {
+            let used = self.rings[ring].give_back();
+            self.reuse(used);
+        }
         released
     }
 
@@ -169,8 +194,8 @@ impl Order {
 
     #[cfg(test)]
     pub fn room(&self) -> usize {
-        let all = self.rings.iter().flat_map(|queue| queue.later.iter().chain([&queue.items, &queue.spare]));
-        all.map(VecDeque::capacity).sum()
+        let all = self.rings.iter().flat_map(|queue| queue.later.iter().chain([&queue.items]));
+        all.map(|items| items.all.capacity()).sum()
     }
 
     /// Passes everything that is left to `each`, at the end of a recording.
@@ -199,18 +224,19 @@ impl Order {
                 if left == 0 {
                     return Released { to: item.ts, stopped: Release::Enough };
                 }
-                queue.items.get(AHEAD).into_iter().for_each(fetch);
+                queue.items.after(AHEAD).into_iter().for_each(fetch);
                 if each(item).is_pending() {
                     return Released { to: item.ts, stopped: Release::PutOff };
                 }
-                queue.items.pop_front();
+                queue.items.taken += 1;
                 left -= 1;
             }
-            queue.go_on();
+            let used = queue.go_on();
             match queue.items.front() {
                 Some(item) => self.fronts[at].0 = item.ts,
                 None => _ = self.fronts.remove(at),
             }
+            self.reuse(used);
         }
         Released { to: watermark, stopped: Release::Done }
     }
@@ -246,24 +272,28 @@ fn fetch(item: &Item) {
 
 impl Queue {
     fn len(&self) -> usize {
-        self.items.len() + self.later.iter().map(VecDeque::len).sum::<usize>()
+        self.items.len() + self.later.iter().map(Items::len).sum::<usize>()
     }
 
-    fn give_back(&mut self) {
-        for items in [&mut self.items, &mut self.spare] {
-            if items.len() < PART && items.capacity() > 4 * PART {
-                items.shrink_to(PART);
-            }
+    /// Returns what is not used any more.
+    fn give_back(&mut self) -> Option<Items> {
+        if self.is_read_ahead && self.items.is_empty() {
+            return Some(mem::take(&mut self.items));
         }
+        self.items.free_taken();
+        if self.items.len() < PART && self.items.all.capacity() > 4 * PART {
+            self.items.all.shrink_to(PART);
+        }
+        None
     }
 
-    /// Takes the next part if no items are left of the oldest.
-    fn go_on(&mut self) {
-        if self.items.is_empty()
-            && let Some(next) = self.later.pop_front()
-        {
-            self.spare = std::mem::replace(&mut self.items, next);
+    /// Takes the next part if no items are left of the oldest, and returns what it used until now.
+    fn go_on(&mut self) -> Option<Items> {
+        if !self.items.is_empty() {
+            return None;
         }
+        let next = self.later.pop_front()?;
+        Some(mem::replace(&mut self.items, next))
     }
 
     pub fn push(&mut self, item: Item) {
@@ -273,46 +303,83 @@ impl Queue {
 
     /// Inserts by time into the last part that has older items.
     fn insert(&mut self, item: Item) {
-        let is_behind = |part: &&mut VecDeque<Item>| part.front().is_some_and(|first| first.ts <= item.ts);
+        let is_behind = |part: &&mut Items| part.front().is_some_and(|first| first.ts <= item.ts);
         let part = self.later.iter_mut().rev().find(is_behind);
-        insert(part.unwrap_or(&mut self.items), item);
+        part.unwrap_or(&mut self.items).insert(item);
     }
 
-    fn append(&mut self, part: Part) {
+    /// Returns what is not used any more.
+    fn append(&mut self, part: Part) -> Option<Items> {
         let Part { mut items, hits } = part;
         self.hits = hits;
-        let last = self.later.back().unwrap_or(&self.items).back();
-        let newest = last.map_or(0, |item| item.ts);
-        while items.front().is_some_and(|first| first.ts < newest) {
-            items.pop_front().into_iter().for_each(|item| self.insert(item));
+        let newest = self.later.back().unwrap_or(&self.items).newest();
+        while let Some(item) = items.front().filter(|first| first.ts < newest) {
+            self.insert(item.clone());
+            items.taken += 1;
         }
         if items.is_empty() {
-            self.spare = items;
-        } else {
-            self.later.push_back(items);
-            self.go_on();
+            return Some(items);
         }
+        self.later.push_back(items);
+        self.go_on()
     }
 }
 
 impl Part {
+    /// Frees the memory of the items that it had before.
+    pub fn begin(&mut self) {
+        self.items.all.clear();
+        self.items.taken = 0;
+    }
+
     pub fn push(&mut self, item: Item) {
         self.hits.note(&item);
-        insert(&mut self.items, item);
+        self.items.insert(item);
     }
 }
 
-/// Inserts by time, almost always at the end. A record can be older than the one before it if a thread was preempted
-/// between reserving room and reading the clock.
-fn insert(items: &mut VecDeque<Item>, item: Item) {
-    let mut at = items.len();
-    while at > 0 && items[at - 1].ts > item.ts {
-        at -= 1;
+impl Items {
+    fn len(&self) -> usize {
+        self.all.len() - self.taken
     }
-    if at == items.len() {
-        items.push_back(item);
-    } else {
-        items.insert(at, item);
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn front(&self) -> Option<&Item> {
+        self.all.get(self.taken)
+    }
+
+    fn after(&self, count: usize) -> Option<&Item> {
+        self.all.get(self.taken + count)
+    }
+
+    fn newest(&self) -> u64 {
+        if self.is_empty() { 0 } else { self.all.last().map_or(0, |item| item.ts) }
+    }
+
+    /// Inserts by time, almost always at the end. A record can be older than the one before it if a thread was preempted
+    /// between reserving room and reading the clock.
+    fn insert(&mut self, item: Item) {
+        let mut at = self.all.len();
+        while at > self.taken && self.all[at - 1].ts > item.ts {
+            at -= 1;
+        }
+        if at == self.all.len() {
+            self.all.push(item);
+        } else {
+            self.all.insert(at, item);
+        }
+    }
+
+    fn free_taken(&mut self) {
+        if self.is_empty() {
+            self.all.clear();
+            self.taken = 0;
+        } else if self.taken >= PART && self.taken >= self.len() {
+            self.all.drain(..mem::take(&mut self.taken));
+        }
     }
 }
 

@@ -126,6 +126,7 @@ impl Rings {
         let Some(mut ring) = self.rings[number].take() else { return };
         let (mut part, done) = (order.take(number), done.clone());
         helpers.run(Box::new(move || {
+            part.begin();
             let at = monotonic_ns();
             let (read, stopped) = read(&mut ring, |item| part.push(item));
             _ = done.send(Ahead { number, ring, part, read, stopped, at });
