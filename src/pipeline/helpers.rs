@@ -65,7 +65,8 @@ impl Helpers {
 }
 
 fn started(count: usize) -> io::Result<(Sender<Job>, Receiver<Job>)> {
-    let (jobs, work) = bounded(2 * count);
+    // With few helpers, the worker does many jobs itself. With many, it does what only it can do.
+    let (jobs, work) = bounded(count * (count + 1));
     for _ in 0..count {
         let work = work.clone();
         thread::Builder::new().name("gpurec-help".into()).spawn(move || help(&work))?;

@@ -76,6 +76,9 @@ pub(super) struct Coming {
 
 impl Coming {
     pub(super) fn write_before(&mut self, item: &Item, lines: &mut Lines) {
+        if self.waiting.is_empty() {
+            return;
+        }
         let (What::Call { probe, .. } | What::Block(Block { probe, .. })) = item.what else { return };
         // An earlier announcement belongs to another file with a function of that name: the two share a probe number.
         let is_of = |message: &Message| {

@@ -171,7 +171,7 @@ impl Order {
     }
 
     /// Passes what is complete to `each`, in time order. `each` may put an item off: it comes again the next time.
-    pub fn release(&mut self, each: &mut dyn FnMut(&Item) -> Poll<()>) -> Released {
+    pub fn release(&mut self, each: &mut impl FnMut(&Item) -> Poll<()>) -> Released {
         let behind = self.rings.iter().enumerate().min_by_key(|(_, queue)| queue.complete_to);
         let watermark = behind.map_or(u64::MAX, |(_, queue)| queue.complete_to);
         self.holder = behind.filter(|(_, queue)| queue.has_more).map(|(ring, _)| ring);
@@ -199,7 +199,7 @@ impl Order {
     }
 
     /// Passes everything that is left to `each`, at the end of a recording.
-    pub fn release_all(&mut self, each: &mut dyn FnMut(&Item) -> Poll<()>) -> Released {
+    pub fn release_all(&mut self, each: &mut impl FnMut(&Item) -> Poll<()>) -> Released {
         self.release_to(u64::MAX, usize::MAX, each)
     }
 
@@ -207,7 +207,7 @@ impl Order {
         &mut self,
         watermark: u64,
         most: usize,
-        each: &mut dyn FnMut(&Item) -> Poll<()>,
+        each: &mut impl FnMut(&Item) -> Poll<()>,
     ) -> Released {
         let mut left = most;
         self.fronts.clear();
@@ -219,8 +219,8 @@ impl Order {
                 break;
             }
             let queue = &mut self.rings[ring];
-            let is_before = |item: &Item| (item.ts, ring) < next && item.ts <= watermark;
-            while let Some(item) = queue.items.front().filter(|item| is_before(item)) {
+            let is_next = |item: &Item| item.ts == ts || item.ts < next && item.ts <= watermark;
+            while let Some(item) = queue.items.front().filter(|item| is_next(item)) {
                 if left == 0 {
                     return Released { to: item.ts, stopped: Release::Enough };
                 }
@@ -242,17 +242,16 @@ impl Order {
     }
 }
 
-/// The index of the oldest, and the oldest of the others: until there, one ring's items follow each other. Of equal
-/// times the first ring's comes first.
-fn first_two(fronts: &[(u64, usize)]) -> Option<(usize, (u64, usize))> {
-    let mut first = 0;
-    let mut second = (u64::MAX, usize::MAX);
-    let mut oldest = *fronts.first()?;
-    for (at, front) in fronts.iter().enumerate().skip(1) {
-        if *front < oldest {
-            (second, oldest, first) = (oldest, *front, at);
-        } else if *front < second {
-            second = *front;
+/// The index of the oldest, and the time of the oldest of the others: until there, one ring's items follow each other.
+/// Of equal times the first ring's comes first.
+fn first_two(fronts: &[(u64, usize)]) -> Option<(usize, u64)> {
+    let (mut first, mut second) = (0, u64::MAX);
+    let (mut oldest, _) = *fronts.first()?;
+    for (at, (ts, _)) in fronts.iter().enumerate().skip(1) {
+        if *ts < oldest {
+            (second, oldest, first) = (oldest, *ts, at);
+        } else {
+            second = second.min(*ts);
         }
     }
     Some((first, second))

@@ -156,32 +156,24 @@ impl Pairing {
         {
             self.open -= thread.close_top(item.ts, &mut self.too_deep, sink);
         }
-        let mut call = Open {
-            pid,
-            tid: item.tid,
-            probe,
-            ts: item.ts,
-            depth: thread.open.len() as u32,
-            id: 0,
-            parent: thread.open.last().map(|outer| outer.id),
-            origin,
-            stack,
-            sp,
-            gaps: thread.gaps,
-        };
-        call.id = sink.begin(&call, captured);
+        let (depth, parent) = (thread.open.len() as u32, thread.open.last().map(|outer| outer.id));
+        let gaps = thread.gaps;
+        // It is made where it stays: copies would cost a tenth of this thread's time.
+        let call =
+            Open { pid, tid: item.tid, probe, ts: item.ts, depth, id: 0, parent, origin, stack, sp, gaps };
+        let call = thread.open.push_mut(call);
+        call.id = sink.begin(call, captured);
         if origin.elsewhere {
             self.elsewhere += 1;
+            thread.open.pop();
             return;
         }
-        thread.open.push(call);
         self.open += 1;
         // There is no room to wait for its return: this is a loss, like a call too deep for Linux.
         if thread.open.len() > DEEPEST || self.open > MOST_OPEN {
             self.open -= 1;
-            thread.open.pop();
-            *self.too_deep.entry(call.probe).or_default() += 1;
-            sink.end(item.ts, &call, Outcome::Lost, &[]);
+            *self.too_deep.entry(probe).or_default() += 1;
+            thread.open.pop().iter().for_each(|call| sink.end(item.ts, call, Outcome::Lost, &[]));
         }
     }
 
@@ -224,9 +216,10 @@ impl Pairing {
         while thread.open.last().is_some_and(|top| top.ts != begin) {
             self.open -= thread.close_top(item.ts, &mut self.too_deep, sink);
         }
-        if let Some(call) = thread.open.pop() {
+        if let Some(call) = thread.open.last() {
             self.open -= 1;
-            sink.end(item.ts, &call, Outcome::Returned(value), pieces);
+            sink.end(item.ts, call, Outcome::Returned(value), pieces);
+            thread.open.pop();
         }
     }
 

@@ -12,11 +12,14 @@ use gpurec_trace::{self as trace, Body, Process};
 /// The most processes to remember as known.
 const MOST_KNOWN: usize = 1 << 20;
 
+/// Number of processes that are found fast.
+const LAST: usize = 32;
+
 #[derive(Default)]
 pub struct Processes {
-    /// Processes that a line has introduced, and the process of the last line.
+    /// Processes that a line has introduced, and those of the last lines, by the last bits of their pids.
     known: Map<u32, ()>,
-    met: u32,
+    met: [u32; LAST],
     /// A process of a distributed job was seen.
     pub has_rank: bool,
     /// gpurec's own processes, which --all sees too.
@@ -30,10 +33,11 @@ impl Processes {
 
     /// True if no line has introduced the process yet. From now on it counts as introduced.
     pub fn is_new(&mut self, pid: u32) -> bool {
-        if self.met == pid || pid == 0 {
+        let met = &mut self.met[pid as usize % LAST];
+        if *met == pid || pid == 0 {
             return false;
         }
-        self.met = pid;
+        *met = pid;
         if self.known.contains_key(&pid) {
             return false;
         }
@@ -53,7 +57,7 @@ impl Processes {
             Process::Fork(fork) => _ = self.known.insert(fork.child, ()),
             Process::Exit(exit) => {
                 self.known.remove(&exit.pid);
-                self.met = 0;
+                self.met = [0; LAST];
             }
             Process::Found(found) => self.has_rank |= found.rank.is_some(),
             Process::Library(_) => {}

@@ -289,7 +289,7 @@ impl Worker {
         // The recorder sends these before it resumes a stopped process, and so before any call that this makes
         // possible.
         self.receive();
-        let released = self.release(Order::release);
+        let released = self.release(false);
         // Later messages wait until all records before them are written.
         write_until(now.min(released.to), &mut self.waiting, &mut self.lines);
         if let Some(gpu) = &mut self.gpu {
@@ -386,20 +386,18 @@ impl Worker {
         }
     }
 
-    /// Puts an item off while what its line needs is not known.
-    fn release(
-        &mut self,
-        release: impl FnOnce(&mut Order, &mut dyn FnMut(&Item) -> Poll<()>) -> Released,
-    ) -> Released {
+    /// Puts an item off while what its line needs is not known. `all`: also what is not complete.
+    fn release(&mut self, all: bool) -> Released {
         let (pairing, lines, waiting) = (&mut self.pairing, &mut self.lines, &mut self.waiting);
         let coming = &mut self.coming;
-        release(&mut self.order, &mut |item| {
+        let mut each = |item: &Item| {
             ready!(lines.stacks.prepare(item));
             write_until(item.ts, waiting, lines);
             coming.write_before(item, lines);
             pairing.feed(item, lines);
             Poll::Ready(())
-        })
+        };
+        if all { self.order.release_all(&mut each) } else { self.order.release(&mut each) }
     }
 
     /// Writes a `lost` line for what was lost since the last one.
@@ -467,7 +465,7 @@ impl Worker {
         self.receive();
         self.clock_ticks.restart();
         self.look_at_clocks();
-        while self.release(Order::release_all).stopped == Release::PutOff {
+        while self.release(true).stopped == Release::PutOff {
             self.lines.stacks.wait(PAUSE);
         }
         write_until(u64::MAX, &mut self.waiting, &mut self.lines);
