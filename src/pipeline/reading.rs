@@ -64,6 +64,11 @@ impl Rings {
         &self.levels
     }
 
+    /// True if helpers read.
+    pub fn is_ahead(&self) -> bool {
+        self.ahead.is_some()
+    }
+
     /// True if bytes wait in some ring.
     pub fn is_left(&self) -> bool {
         self.levels.iter().any(|level| level.waiting() > 0)

@@ -277,7 +277,8 @@ impl Worker {
         let read = self.rings.read(&mut self.order, now, self.lines.helpers());
         let (records, mut more) = (read.records, read.has_more);
         self.note(read);
-        self.lines.share(records);
+        // What the helpers read now comes in the next round.
+        self.lines.share(if self.rings.is_ahead() { usize::MAX } else { records });
         // A paused process resumes while its records are still being written. If writing blocks, this thread blocks
         // too, and then so does a process that fills the rings again.
         if let Some(pauses) = &self.pauses
