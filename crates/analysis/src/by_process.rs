@@ -25,6 +25,10 @@ impl<K: Eq + Hash, V> ByProcess<K, V> {
         self.processes.get_mut(&pid)?.get_mut(key)
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &K, &V)> {
+        self.processes.iter().flat_map(|(pid, of)| of.iter().map(|(key, value)| (*pid, key, value)))
+    }
+
     /// Keeps at most `most` entries of all processes together.
     pub fn entry(&mut self, pid: u32, key: K, most: usize) -> Option<&mut V>
     where

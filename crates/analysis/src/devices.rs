@@ -112,6 +112,13 @@ impl Devices {
     }
 
     /// Known devices come first. Empty if no device is known.
+    /// The process ended, and has no figures of its own any more.
+    pub fn fold(&mut self, pid: u32) {
+        for row in self.rows.values_mut() {
+            self.followed -= usize::from(row.pids.remove(&pid));
+        }
+    }
+
     pub fn finish(&self) -> Vec<DeviceFigures> {
         let figures = |row: &Row| {
             let held_bytes = row.seen.held_bytes.saturating_add(row.live);

@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 
+use super::by_process::ByProcess;
 use super::figures::Finding;
 use super::stacks::{Places, Site, Stacks};
 use super::tally::{Role, Tally};
@@ -42,18 +43,28 @@ const FETCHES: u64 = 64;
 #[derive(Default)]
 pub struct Habits {
     threads: Map<(u32, u32), Habit>,
-    waits: Map<Kind, Waits>,
+    waits: ByProcess<Kind, Waits>,
     processes: Map<u32, Process>,
     /// Launches of each process since the last call that could report their errors.
     unsynced: Map<u32, u64>,
     /// Such launches of processes that exited normally.
     never_synced: u64,
+    gone: Gone,
+}
+
+/// What folded processes leave.
+#[derive(Default)]
+struct Gone {
+    /// The sums of their needless waits, by function and single call.
+    waits: HashMap<(usize, Option<usize>), Waits>,
+    unseen: u64,
+    /// The first of the errors, in their order.
+    error: Option<String>,
 }
 
 /// Needless waits of a process: the function, and the call that it waited for if that was a single one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Kind {
-    pid: u32,
     wait: usize,
     single: Option<usize>,
     /// The wait gave the host something that it could have waited for later.
@@ -221,8 +232,8 @@ impl Habits {
     fn needless(&mut self, pid: u32, wait: Option<Wait>) {
         let Some(Wait { function, site, ns, work, .. }) = wait else { return };
         let single = work.last.filter(|_| work.calls == 1);
-        let kind = Kind { pid, wait: function, single, fetches: work.gives };
-        if let Some(waits) = entry(&mut self.waits, kind, MOST) {
+        let kind = Kind { wait: function, single, fetches: work.gives };
+        if let Some(waits) = self.waits.entry(pid, kind, MOST) {
             waits.count += 1;
             waits.ns = waits.ns.saturating_add(ns);
             waits.sites.add(site);
@@ -252,6 +263,24 @@ impl Habits {
         }
     }
 
+    /// The process ended, and has no figures of its own any more. `tids`: its threads.
+    pub fn fold(&mut self, pid: u32, tids: &[u32]) {
+        let process = self.processes.remove(&pid).unwrap_or_default();
+        for (kind, waits) in self.waits.ended(pid) {
+            if process.is_sure(&kind, &waits)
+                && let Some(sum) = entry(&mut self.gone.waits, (kind.wait, kind.single), MOST)
+            {
+                sum.merge(&waits);
+            }
+        }
+        for habit in tids.iter().filter_map(|tid| self.threads.remove(&(pid, *tid))) {
+            self.gone.unseen += habit.unseen;
+            let error = habit.error.filter(|_| habit.unseen > 0);
+            self.gone.error = error.into_iter().chain(self.gone.error.take()).min();
+        }
+        self.unsynced.remove(&pid);
+    }
+
     /// Findings for a recording of `whole_ns`.
     pub fn findings<'a>(
         &self,
@@ -259,12 +288,11 @@ impl Habits {
         whole_ns: u64,
         stacks: &Stacks,
     ) -> Vec<Finding> {
-        let mut kinds: HashMap<(usize, Option<usize>), Waits> = HashMap::new();
-        for (kind, waits) in self.waits.iter().filter(|(kind, _)| self.is_sure(kind)) {
-            let sum = kinds.entry((kind.wait, kind.single)).or_default();
-            sum.count += waits.count;
-            sum.ns = sum.ns.saturating_add(waits.ns);
-            sum.sites.merge(&waits.sites);
+        let mut kinds = self.gone.waits.clone();
+        for (pid, kind, waits) in self.waits.iter() {
+            if self.processes.get(&pid).is_some_and(|process| process.is_sure(kind, waits)) {
+                kinds.entry((kind.wait, kind.single)).or_default().merge(waits);
+            }
         }
         let least = WAITED_NS.max(whole_ns / SHARE);
         let mut kinds: Vec<_> =
@@ -290,16 +318,11 @@ impl Habits {
         waits.chain(self.unseen()).chain(self.unsynced()).collect()
     }
 
-    fn is_sure(&self, kind: &Kind) -> bool {
-        let Some(process) = self.processes.get(&kind.pid) else { return false };
-        let needless = self.waits.get(kind).map_or(0, |waits| waits.count);
-        kind.fetches || !process.shares || process.fetches.saturating_mul(FETCHES) >= needless
-    }
-
     fn unseen(&self) -> Option<Finding> {
         let habits = || self.threads.values().filter(|habit| habit.unseen > 0);
-        let error = habits().filter_map(|habit| habit.error.as_deref()).min().unwrap_or("?");
-        let unseen: u64 = habits().map(|habit| habit.unseen).sum();
+        let errors = habits().filter_map(|habit| habit.error.as_deref()).chain(self.gone.error.as_deref());
+        let error = errors.min().unwrap_or("?");
+        let unseen = habits().map(|habit| habit.unseen).sum::<u64>() + self.gone.unseen;
         (unseen > 0).then(|| {
             let what = format!("launches failed and the program did not check ({error})");
             Finding::new(what, unseen, None, "call cudaGetLastError after each <<<>>> launch")
@@ -310,6 +333,20 @@ impl Habits {
         let what = "launches before an exit without any call that would report their errors".to_owned();
         let advice = "call cudaDeviceSynchronize before the end, and look at what it returns";
         (self.never_synced > 0).then(|| Finding::new(what, self.never_synced, None, advice))
+    }
+}
+
+impl Process {
+    fn is_sure(&self, kind: &Kind, needless: &Waits) -> bool {
+        kind.fetches || !self.shares || self.fetches.saturating_mul(FETCHES) >= needless.count
+    }
+}
+
+impl Waits {
+    fn merge(&mut self, other: &Waits) {
+        self.count += other.count;
+        self.ns = self.ns.saturating_add(other.ns);
+        self.sites.merge(&other.sites);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Launches by kernel, and the intervals between them.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::figures::{Finding, KernelFigures, OTHERS, truncate};
@@ -28,6 +29,8 @@ const SOON_NS: u64 = 20_000;
 
 /// Minimum number of such launches for a finding, if they are at least half of a thread's launches.
 const MANY: u64 = 1_000;
+/// Number of threads that the findings name.
+const FOUND: usize = 3;
 
 pub type Shape = (Option<[u32; 3]>, Option<[u32; 3]>);
 
@@ -36,6 +39,8 @@ pub struct Kernels {
     kernels: Entries<Kernel, MOST, NAMES>,
     shapes: BytesLeft<ALL_SHAPES>,
     threads: Map<(u32, u32), Pace>,
+    /// The threads of folded processes that a finding may name.
+    gone: Vec<((u32, u32), Pace)>,
 }
 
 struct Kernel {
@@ -54,6 +59,14 @@ struct Pace {
 }
 
 impl Kernels {
+    /// The process ended, and has no figures of its own any more. Its calls waited for `waited_ns`. `tids`: its threads.
+    pub fn fold(&mut self, pid: u32, tids: &[u32], waited_ns: u64) {
+        let threads = tids.iter().filter_map(|tid| self.threads.remove_entry(&(pid, *tid)));
+        self.gone.extend(threads.filter(|(_, pace)| pace.is_tiny(waited_ns)));
+        self.gone.sort_by_key(|(thread, pace)| (Reverse(pace.soon), *thread));
+        self.gone.truncate(FOUND);
+    }
+
     /// Index of the launched kernel, if the launch names one.
     pub fn index(&mut self, launch: &Launch) -> Option<usize> {
         let name = launch.kernel.as_deref()?;
@@ -102,9 +115,9 @@ impl Kernels {
     /// `waited_ns` is how long a process waited for the GPU. If that exceeds the time of its launches, the GPU is the
     /// bottleneck, and launching faster would not help.
     pub fn findings(&self, waited_ns: impl Fn(u32) -> u64, stacks: &Stacks) -> Vec<Finding> {
-        let is_many = |pace: &Pace| pace.soon >= MANY && pace.soon * 2 >= pace.launches;
-        let mut threads: Vec<_> = self.threads.iter().filter(|(_, pace)| is_many(pace)).collect();
-        threads.retain(|((pid, _), pace)| waited_ns(*pid) < pace.soon_ns);
+        let is_tiny = |((pid, _), pace): &(&(u32, u32), &Pace)| pace.is_tiny(waited_ns(*pid));
+        let mut threads: Vec<_> = self.threads.iter().filter(is_tiny).collect();
+        threads.extend(self.gone.iter().map(|(thread, pace)| (thread, pace)));
         threads.sort_by(|a, b| (b.1.soon, a.0).cmp(&(a.1.soon, b.0)));
         let finding = |((pid, tid), pace): (&(u32, u32), &Pace)| {
             let after = decimal(pace.soon_ns / pace.soon / 100, 1);
@@ -118,7 +131,14 @@ impl Kernels {
             )
             .at(&pace.sites, |site| stacks.text(site))
         };
-        threads.into_iter().take(3).map(finding).collect()
+        threads.into_iter().take(FOUND).map(finding).collect()
+    }
+}
+
+impl Pace {
+    /// Most launches of the thread are of tiny kernels, and its process did not wait for longer than that took.
+    fn is_tiny(&self, waited_ns: u64) -> bool {
+        self.soon >= MANY && self.soon * 2 >= self.launches && waited_ns < self.soon_ns
     }
 }
 

@@ -1,14 +1,17 @@
 //! Turns `memory` lines into figures: allocations and frees, live memory, and sizes that are allocated again and again.
 
+mod loops;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::figures::{Finding, Leak, LeakSpace, Leaks, MemoryFigures, OTHERS, SpaceFigures};
 use super::growth::{Allocation, Group, Moment};
-use super::stacks::{Places, Site, Stacks};
+use super::stacks::{Site, Stacks};
 use gpurec_trace::bounds::{Entries, MOST_LIVE, entry};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Memory, Op};
+use loops::Loops;
 
 /// Number of leaks that the figures list.
 const LISTED: usize = 100;
@@ -22,21 +25,6 @@ pub const PROCESSES: usize = 65_536;
 const LONGEST_SPACE: usize = 64;
 /// Limit on bytes of function names.
 const FUNCTION_NAMES: usize = 4 << 20;
-
-/// Limit on sizes watched for loops.
-const SIZES: usize = 65_536;
-
-/// A size that is freed and allocated again at least AGAIN times is a loop if that takes one SHARE-th of the time of
-/// all calls.
-const AGAIN: u64 = 10;
-const SHARE: u64 = 100;
-
-/// Fewer repetitions suffice if they take most of that time: this number of times, if they took at least COST_NS.
-const AGAIN_AT_COST: u64 = 3;
-const COST_NS: u64 = 1_000_000;
-
-/// Number of loops reported.
-const LOOPS: usize = 5;
 
 /// Memory of another process is not a leak of this one.
 const NOT_ITS_OWN: &str = "ipc";
@@ -54,9 +42,7 @@ pub struct Memories {
     peaks: Map<u32, u64>,
     runtime_peaks: Map<u32, u64>,
     gone: LeftoverSums,
-    loops: Map<(u32, u8, u64), Loop>,
-    /// The same for all sizes together.
-    churn: Map<(u32, u8), Loop>,
+    loops: Loops,
     /// Number of allocations in `processes`, and of their groups.
     live: usize,
     groups: usize,
@@ -137,19 +123,6 @@ struct Sum {
     largest: Vec<Leftover>,
 }
 
-/// Frees and allocations of one size in one space, or of all sizes.
-#[derive(Clone, Default)]
-struct Loop {
-    /// The first function that allocated.
-    function: Option<u32>,
-    /// Number freed and not yet allocated again.
-    free: u64,
-    again: u64,
-    ns: u64,
-    /// The call sites that allocated again.
-    sites: Places,
-}
-
 impl Memories {
     /// Sets the number of the current line, which measures progress of the recording.
     pub fn at(&mut self, event: u64) {
@@ -185,7 +158,7 @@ impl Memories {
         self.follow(memory, space, live);
         self.reserved(memory, size);
         if memory.space != "pool" && size > 0 && !memory.carried {
-            self.looped(memory, (memory.pid, space, size), (function, site), ns);
+            self.loops.add(memory, (space, size), (function, site), ns);
         }
     }
 
@@ -228,14 +201,6 @@ impl Memories {
             holding.by_runtime.insert(memory.ptr, size);
             holding.runtime_live = holding.runtime_live.saturating_add(size);
             raise(&mut self.runtime_peaks, memory.pid, holding.runtime_live);
-        }
-    }
-
-    fn looped(&mut self, memory: &Memory, key: (u32, u8, u64), by: (u32, Option<Site>), ns: u64) {
-        let Some(of_size) = entry(&mut self.loops, key, SIZES) else { return };
-        let (pid, space, _) = key;
-        for seen in [of_size, self.churn.entry((pid, space)).or_default()] {
-            seen.add(memory.op, by, ns);
         }
     }
 
@@ -323,46 +288,16 @@ impl Memories {
         held
     }
 
-    /// The sizes for which freeing and reallocating cost most. `all_ns` is the time of all calls.
+    /// `all_ns` is the time of all calls.
     pub fn findings(&self, all_ns: u64) -> Vec<Finding> {
-        let is_most = |seen: &Loop| seen.ns >= COST_NS && seen.ns > all_ns / 2;
-        let is_loop = |seen: &Loop| match seen.again {
-            AGAIN.. => seen.ns >= all_ns / SHARE,
-            AGAIN_AT_COST.. => is_most(seen),
-            _ => false,
-        };
-        let mut loops: Vec<_> = self.loops.iter().filter(|(_, seen)| is_loop(seen)).collect();
-        let mut churn = self.churn.clone();
-        for ((pid, space, _), seen) in &loops {
-            if let Some(rest) = churn.get_mut(&(*pid, *space)) {
-                rest.again = rest.again.saturating_sub(seen.again);
-                rest.ns = rest.ns.saturating_sub(seen.ns);
-            }
-        }
-        let name = |(pid, space, size): &(u32, u8, u64)| (*pid, self.names.of_space(*space), *size);
-        loops.sort_by(|(a, x), (b, y)| (y.ns, y.again, name(a)).cmp(&(x.ns, x.again, name(b))));
-        let of_one_size = loops.into_iter().take(LOOPS).map(|(key, seen)| {
-            let (pid, space, size) = name(key);
-            self.finding(pid, space, seen, &format!("{size} bytes of {space} memory"), "them")
-        });
-        let mut rest: Vec<_> =
-            churn.iter().filter(|(_, seen)| seen.again >= AGAIN && is_most(seen)).collect();
-        rest.sort_by_key(|(key, seen)| (std::cmp::Reverse(seen.ns), **key));
-        let of_all_sizes = rest.into_iter().take(LOOPS).map(|((pid, space), seen)| {
-            let space = self.names.of_space(*space);
-            self.finding(*pid, space, seen, &format!("{space} memory of many sizes"), "it")
-        });
-        of_one_size.chain(of_all_sizes).collect()
+        self.loops.findings(all_ns, &self.names)
     }
 
-    fn finding(&self, pid: u32, space: &str, seen: &Loop, what: &str, pronoun: &str) -> Finding {
-        let function = seen.function.map_or("", |function| self.names.of_function(function));
-        let advice = match space {
-            "device" => "keep the buffer, or use cudaMallocAsync, whose pool keeps it",
-            _ => "keep the buffer",
-        };
-        let what = format!("pid {pid} gives back {what} and allocates {pronoun} again ({function})");
-        Finding::new(what, seen.again, Some(seen.ns), advice).at(&seen.sites, |site| self.names.of_site(site))
+    /// The process ended, and has no figures of its own any more.
+    pub fn fold(&mut self, pid: u32) {
+        self.peaks.remove(&pid);
+        self.runtime_peaks.remove(&pid);
+        self.loops.fold(pid);
     }
 }
 
@@ -371,23 +306,6 @@ fn raise(peaks: &mut Map<u32, u64>, pid: u32, live: u64) {
         && let Some(peak) = entry(peaks, pid, PROCESSES)
     {
         *peak = live.max(*peak);
-    }
-}
-
-impl Loop {
-    fn add(&mut self, op: Op, (function, site): (u32, Option<Site>), ns: u64) {
-        self.ns = self.ns.saturating_add(ns);
-        match op {
-            Op::Free => self.free += 1,
-            Op::Alloc => {
-                if self.free > 0 {
-                    self.free -= 1;
-                    self.again += 1;
-                    self.sites.add(site);
-                }
-                self.function.get_or_insert(function);
-            }
-        }
     }
 }
 

@@ -1,7 +1,8 @@
-//! Turns events into figures, one event at a time. Memory grows with the number of functions, processes and libraries
-//! seen and of open calls, not with the length of the recording.
+//! Turns events into figures, one event at a time. Memory grows with the number of functions and libraries seen, of
+//! running processes and of their open calls, not with the length of the recording.
 
 mod cost;
+mod ended;
 mod outcome;
 mod processes;
 pub(super) mod unfinished;
@@ -29,6 +30,7 @@ use super::transfers::Transfers;
 use super::unknown::{About, DAMAGED, NO_END, unknown};
 use super::usage::Usage;
 use cost::Prices;
+use ended::Ended;
 use gpurec_cuda::{Api, FunctionTraits};
 use gpurec_trace::bounds::{BytesLeft, Entries, MOST_LIVE, MOST_OPEN, Sums};
 use gpurec_trace::hash::Map;
@@ -128,6 +130,7 @@ pub struct Summary {
     /// True if the recorded processes may have run before the recording. `begun` has those that started during it.
     attaches: bool,
     begun: BTreeSet<u32>,
+    ended_processes: Ended,
     /// The call that ended last and its duration: lines about its consequences follow right after its end.
     last_call: Option<(u64, u64)>,
     /// Sums by process, if something reads them during the recording.
@@ -273,6 +276,9 @@ impl Summary {
             Api::Driver | Api::Runtime => self.figures.cuda_calls += 1,
         }
         let paid = self.calls_by_thread.of((begin.pid, begin.tid));
+        if paid.calls == 0 {
+            self.ended_processes.meets((begin.pid, begin.tid));
+        }
         paid.calls += 1;
         paid.stepped += u64::from(stepped);
         if let Some(usage) = &mut self.usage {

@@ -30,6 +30,8 @@ const LONGEST: usize = 64;
 pub struct Transfers {
     by_direction: Entries<DirectionFigures, DIRECTIONS, { DIRECTIONS * 2 * LONGEST }>,
     pageable: Map<u32, Pageable>,
+    /// The sum of those of folded processes that repeat.
+    gone: Pageable,
 }
 
 /// Pageable copies of one process.
@@ -83,6 +85,18 @@ impl Transfers {
         }
     }
 
+    /// The process ended, and has no figures of its own any more.
+    pub fn fold(&mut self, pid: u32) {
+        if let Some(seen) = self.pageable.remove(&pid).filter(|seen| seen.rounds >= ROUNDS) {
+            let gone = &mut self.gone;
+            gone.rounds = gone.rounds.saturating_add(seen.rounds);
+            gone.count += seen.count;
+            gone.bytes = gone.bytes.saturating_add(seen.bytes);
+            gone.ns = gone.ns.saturating_add(seen.ns);
+            gone.sites.merge(&seen.sites);
+        }
+    }
+
     pub fn finish(&self) -> TransferFigures {
         let mut by_direction: Vec<DirectionFigures> = self.by_direction.iter().cloned().collect();
         by_direction.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.direction.cmp(&b.direction)));
@@ -94,7 +108,7 @@ impl Transfers {
 
     /// Findings for a recording of `whole_ns`.
     pub fn findings(&self, whole_ns: u64, stacks: &Stacks) -> Option<Finding> {
-        let again = || self.pageable.values().filter(|seen| seen.rounds >= ROUNDS);
+        let again = || self.pageable.values().chain([&self.gone]).filter(|seen| seen.rounds >= ROUNDS);
         let bytes = again().map(|seen| seen.bytes).fold(0, u64::saturating_add);
         let ns = again().map(|seen| seen.ns).fold(0, u64::saturating_add);
         let mut sites = Places::default();

@@ -11,6 +11,8 @@ pub struct Deaths {
     /// Times of exits by process, each with the total number of exits before it.
     ends: Map<u32, Vec<(u64, u64)>>,
     waiting: usize,
+    /// Number of calls that were open after they were last resolved.
+    resolved: usize,
     seen: u64,
 }
 
@@ -35,13 +37,14 @@ impl Deaths {
         Life::Since(self.seen)
     }
 
-    /// Records an exit. Returns whether the caller should now resolve its `open` calls: the unresolved exits are then
-    /// at least as many, so that the cost stays constant for each exit.
-    pub fn died(&mut self, pid: u32, ts_ns: u64, open: usize) -> bool {
+    /// Records an exit. Returns whether the caller should now resolve its open calls: the unresolved exits are then at
+    /// least as many as the calls that are open since before them, so that the cost stays constant for each exit and
+    /// each call.
+    pub fn died(&mut self, pid: u32, ts_ns: u64) -> bool {
         self.ends.entry(pid).or_default().push((self.seen, ts_ns));
         self.seen += 1;
         self.waiting += 1;
-        self.waiting >= open.max(WAITING)
+        self.waiting >= self.resolved.max(WAITING)
     }
 
     /// Whether and when the process of a call ended.
@@ -52,10 +55,11 @@ impl Deaths {
         ends.get(first).map_or(life, |(_, ns)| Life::Died(*ns))
     }
 
-    /// Drops the exits: all calls are resolved.
-    pub fn reported(&mut self) {
+    /// Drops the exits: all calls are resolved, and this number of them stays open.
+    pub fn reported(&mut self, open: usize) {
         self.ends.clear();
         self.waiting = 0;
+        self.resolved = open;
     }
 }
 
@@ -67,16 +71,16 @@ mod tests {
     fn a_call_died_with_the_first_end_after_it() {
         let mut deaths = Deaths::default();
         let first = deaths.born();
-        deaths.died(1, 10, 0);
-        deaths.died(2, 20, 0);
+        deaths.died(1, 10);
+        deaths.died(2, 20);
         let second = deaths.born();
-        deaths.died(1, 30, 0);
+        deaths.died(1, 30);
         assert_eq!(deaths.of(1, first), Life::Died(10));
         assert_eq!((deaths.of(1, second), deaths.of(2, second)), (Life::Died(30), second));
         assert_eq!(deaths.of(1, Life::Died(5)).died_ns(), Some(5));
-        deaths.reported();
+        deaths.reported(3000);
         assert_eq!(deaths.of(1, second), second);
-        let due = (0..5000).filter(|_| deaths.died(1, 1, 3000)).count();
+        let due = (0..5000).filter(|_| deaths.died(1, 1)).count();
         assert_eq!(due, 2001, "from the 3000th on, until they are reported");
     }
 }

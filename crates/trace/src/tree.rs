@@ -201,13 +201,24 @@ impl<T> Calls<T> {
         Some(pid)
     }
 
-    pub fn died(&mut self, pid: u32, ts_ns: u64) {
-        if self.deaths.died(pid, ts_ns, self.open.len()) {
+    /// Returns whether it is known now of all open calls which ones will not end (`dead`): so it is from time to time.
+    pub fn died(&mut self, pid: u32, ts_ns: u64) -> bool {
+        let is_due = self.deaths.died(pid, ts_ns);
+        if is_due {
             for call in self.open.values_mut() {
                 call.life = self.deaths.of(call.pid, call.life);
             }
-            self.deaths.reported();
+            self.deaths.reported(self.open.len());
         }
+        is_due
+    }
+
+    /// The calls that are known to have died, the oldest first.
+    pub fn dead(&self) -> Vec<u64> {
+        let dead = self.open.values().filter(|call| call.life.died_ns().is_some());
+        let mut ids: Vec<u64> = dead.map(|call| call.id).collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// When the process of an open call ended.

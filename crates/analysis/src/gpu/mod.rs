@@ -193,6 +193,13 @@ impl Waits {
         }
     }
 
+    /// Drops the waits of a process's threads.
+    fn fold(&mut self, pid: u32, tids: &[u32]) {
+        for waits in tids.iter().filter_map(|tid| self.by_thread.remove(&(pid, *tid))) {
+            self.count -= waits.len();
+        }
+    }
+
     /// Whether the thread was in a wait at that time.
     pub fn covers(&self, thread: (u32, u32), ns: u64) -> bool {
         let Some(waits) = self.by_thread.get(&thread) else { return false };
@@ -323,6 +330,11 @@ impl GpuWork {
     pub fn busy_ns(&mut self) -> Vec<(u32, u64)> {
         let busy = |device: &mut DeviceWork| device.settled.busy_ns.saturating_add(device.all.waiting_ns());
         self.devices.iter_mut().map(|(number, device)| (*number, busy(device))).collect()
+    }
+
+    /// The process ended, and has no figures of its own any more. `tids`: its threads.
+    pub fn fold(&mut self, pid: u32, tids: &[u32]) {
+        self.waits.fold(pid, tids);
     }
 
     pub fn account(&mut self, account: GpuAccount) {

@@ -155,6 +155,15 @@ impl Stacks {
         self.last = Some((end.begin, open));
     }
 
+    /// The call will not end: its process ended `ns` after it began.
+    pub fn settle(&mut self, id: u64, ns: u64) {
+        if let Some(open) = self.open.remove(&id)
+            && let Some(role) = open.counts
+        {
+            self.sums.add(open.stack, role, Sum { unfinished: 1, ..Sum::call(ns) });
+        }
+    }
+
     fn moved(&mut self, begin: u64, role: CallRole, bytes: u64) {
         if let Some(open) = self.of(begin) {
             self.sums.add(open.stack, role, Sum { bytes, ..Sum::default() });

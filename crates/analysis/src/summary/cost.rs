@@ -23,6 +23,12 @@ pub struct PaidCalls {
     pub stepped: u64,
 }
 
+/// Keeps the threads with the highest cost. Returns the number of the others.
+pub(super) fn keep_costly(threads: &mut Vec<ThreadCost>) -> u64 {
+    threads.sort_by(|a, b| (b.cost_ns, b.calls, a.tid).cmp(&(a.cost_ns, a.calls, b.tid)));
+    truncate(threads, LISTED_THREADS)
+}
+
 impl Prices {
     pub fn of_header(header: &Header) -> Option<Prices> {
         let emulated = header.ns_per_call?;
@@ -75,13 +81,14 @@ impl Summary {
     }
 
     pub fn has_calls(&self, pid: u32) -> bool {
-        self.calls_by_thread.by_key.keys().any(|(of, _)| *of == pid)
+        self.ended_processes.made_calls(pid)
     }
 
     /// The cost for the thread with the highest cost.
     pub fn highest_cost(&self) -> u64 {
         let Some(prices) = &self.prices else { return 0 };
-        self.calls_by_thread.by_key.values().map(|paid| prices.sum(*paid)).max().unwrap_or(0)
+        let ended = self.ended_processes.threads().0.iter().map(|thread| thread.cost_ns);
+        self.calls_by_thread.by_key.values().map(|paid| prices.sum(*paid)).chain(ended).max().unwrap_or(0)
     }
 
     pub(super) fn cost(&self) -> Option<Cost> {
@@ -93,8 +100,9 @@ impl Summary {
             all.stepped += paid.stepped;
             threads.push(ThreadCost { pid: *pid, tid: *tid, calls: paid.calls, cost_ns: prices.sum(*paid) });
         }
-        threads.sort_by(|a, b| (b.cost_ns, b.calls, a.tid).cmp(&(a.cost_ns, a.calls, b.tid)));
-        let more_threads = truncate(&mut threads, LISTED_THREADS);
+        let (costly, ended) = self.ended_processes.threads();
+        threads.extend_from_slice(costly);
+        let more_threads = keep_costly(&mut threads) + ended - costly.len() as u64;
         let stops = self.figures.stops;
         (all.calls > 0).then(|| Cost {
             ns_per_call: prices.emulated,

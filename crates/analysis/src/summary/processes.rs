@@ -16,7 +16,8 @@ impl Summary {
                 self.end_program(exec.pid, line.ts_ns, false);
                 self.names(exec.pid, &exec.command, exec.rank);
             }
-            Process::Found(_) => {
+            Process::Found(found) => {
+                self.comes_back(found.pid);
                 let Some((pid, command, rank)) = process.named() else { return };
                 self.names(pid, &command, rank);
             }
@@ -34,6 +35,7 @@ impl Summary {
     }
 
     fn begins(&mut self, pid: u32) {
+        self.comes_back(pid);
         if self.begun.len() < MOST {
             self.begun.insert(pid);
         }
@@ -43,8 +45,10 @@ impl Summary {
     fn names(&mut self, pid: u32, command: &[String], rank: Option<u32>) {
         let has_room = self.commands_left.take(command.iter().map(|word| EACH + word.len()).sum());
         if let Some(process) = self.known(pid) {
-            process.command = if has_room { command.to_vec() } else { Vec::new() };
+            let kept = if has_room { command.to_vec() } else { Vec::new() };
+            let before = std::mem::replace(&mut process.command, kept);
             process.rank = rank;
+            self.forgets(&before);
         }
     }
 
@@ -56,11 +60,14 @@ impl Summary {
                 ExitStatus::Signal(n) => (Some(n.saturating_add(128)), Some(signal_name(n))),
             };
         }
+        self.has_ended(exit.pid);
     }
 
     /// The program of a process has ended.
     fn end_program(&mut self, pid: u32, ts_ns: u64, well: bool) {
-        self.open.died(pid, ts_ns);
+        if self.open.died(pid, ts_ns) {
+            self.settle_dead();
+        }
         self.driver.open.died(pid, ts_ns);
         self.memories.ended(pid, ts_ns);
         self.devices.ended(pid);
@@ -105,13 +112,14 @@ impl Summary {
     }
 
     /// Whether the process ran before the recording, which then knows only part of what it holds.
-    fn has_run_before(&self, pid: u32) -> bool {
+    pub(super) fn has_run_before(&self, pid: u32) -> bool {
         self.attaches && !self.begun.contains(&pid)
     }
 
     /// Whether at least one process did.
     pub(crate) fn some_ran_before(&self) -> bool {
-        self.processes.keys().any(|pid| self.has_run_before(*pid))
+        let ended = self.ended_processes.some_ran_before();
+        ended || self.processes.keys().any(|pid| self.has_run_before(*pid))
     }
 
     /// Sorts processes by number of calls, largest first.

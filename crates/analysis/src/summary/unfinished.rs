@@ -1,7 +1,7 @@
 //! Unfinished calls. They count with their time so far: a program that hangs is waiting, though its wait has no end
 //! yet.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{Open, Summary};
 use crate::figures::{Figures, OTHERS};
@@ -21,26 +21,38 @@ impl Summary {
     pub(super) fn unfinished(&self, figures: &mut Figures) -> Map<usize, Tally> {
         let mut tallies: Map<usize, Tally> = Map::default();
         let mut categories = self.categories.clone();
-        for call in &figures.in_flight {
-            // Other entries in flight are driver spans.
-            let Some(open) = self.open.get(call.begin) else { continue };
+        for (open, ns) in self.unreturned(&figures.in_flight) {
             let Some(known) = self.functions.get(open.function) else { continue };
             let tally = tallies.entry(open.function).or_insert_with(|| known.clone());
-            tally.add(call.duration_ns);
+            tally.add(ns);
             tally.unfinished += 1;
             let (kernel_ns, off_cpu_ns) = open.of.in_driver();
             tally.add_inside(open.of.nested_ns, kernel_ns, off_cpu_ns);
             if known.role == Some(Role::Sync) && !open.has_inside(Role::Sync.bit()) {
                 figures.sync.calls += 1;
                 figures.sync.unfinished += 1;
-                figures.sync.total_ns = figures.sync.total_ns.saturating_add(call.duration_ns);
+                figures.sync.total_ns = figures.sync.total_ns.saturating_add(ns);
             }
             if open.parent.is_none() {
-                categories.add(known.category, call.duration_ns);
+                categories.add(known.category, ns);
             }
         }
         figures.by_category = categories.finish();
         tallies
+    }
+
+    /// The open calls that are in flight, each with its time so far. The list of a recording for weeks, or of very many
+    /// calls, lacks those that died.
+    fn unreturned<'a>(&'a self, in_flight: &'a [InFlight]) -> Vec<(&'a Call<Open>, u64)> {
+        // Other entries in flight are driver spans.
+        let listed = in_flight.iter().filter_map(|call| Some((self.open.get(call.begin)?, call.duration_ns)));
+        let mut all: Vec<(&Call<Open>, u64)> = listed.collect();
+        if self.recorder_in_flight.is_some() {
+            let known: HashSet<u64> = all.iter().map(|(open, _)| open.id).collect();
+            let died = self.open.iter().filter(|open| !known.contains(&open.id));
+            all.extend(died.filter_map(|open| Some((open, self.died_after(open)?))));
+        }
+        all
     }
 
     /// The stacks of the recording, unfinished calls included.
@@ -48,7 +60,8 @@ impl Summary {
         if self.stacks.is_empty() {
             return None;
         }
-        let so_far: Map<u64, u64> = in_flight.iter().map(|call| (call.begin, call.duration_ns)).collect();
+        let unreturned = self.unreturned(in_flight).into_iter();
+        let so_far: Map<u64, u64> = unreturned.map(|(open, ns)| (open.id, ns)).collect();
         let sums = self.stacks.with_unfinished(|begin, _| so_far.get(&begin).copied());
         self.stacks.figures(&sums)
     }

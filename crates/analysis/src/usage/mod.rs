@@ -284,6 +284,12 @@ impl Usage {
         self.of_both(pid).0
     }
 
+    /// The sums of a process that ended: its own until it is folded. Another process may have its number.
+    pub(crate) fn of_dead(&mut self, pid: u32) -> &mut Sums {
+        let own = self.processes.get_mut(&pid).filter(|process| process.ended_ns.is_some());
+        own.map_or(&mut self.ended.sums, |process| &mut process.sums)
+    }
+
     fn of_both(&mut self, pid: u32) -> (&mut Sums, &mut Kernels) {
         match self.processes.get_mut(&pid) {
             Some(process) => (&mut process.sums, &mut process.kernels),
