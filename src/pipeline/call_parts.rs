@@ -14,9 +14,16 @@ pub(super) struct CallParts<'a> {
 
 /// Passes what was captured at the entry to `each`.
 pub(super) fn with_entry<R>(payload: Payload, registers: [u64; 6], each: impl FnOnce(&Entry) -> R) -> R {
-    // Most calls have only registers.
-    if payload.bytes.is_empty() {
-        return each(&Entry { registers, stack: &[], reads: &[] });
+    // Most calls have nothing behind pointers.
+    if payload.bytes.len() == payload.words * 8 {
+        let mut stack = [0; wire::WORDS as usize];
+        let mut words = 0;
+        for (slot, word) in stack.iter_mut().zip(payload.stack()) {
+            *slot = word;
+            words += 1;
+        }
+        let stack = stack.get(..words).unwrap_or_default();
+        return each(&Entry { registers, stack, reads: &[] });
     }
     each(&CallParts::entry(payload).as_entry(registers))
 }
