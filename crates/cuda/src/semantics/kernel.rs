@@ -21,6 +21,9 @@ const HANDLE: usize = 32;
 /// Looks up the symbol at an address of a process.
 pub trait Names {
     fn stub(&mut self, pid: u32, address: u64) -> Stub;
+
+    /// The program of a process has ended.
+    fn gone(&mut self, _pid: u32) {}
 }
 
 /// The host stub at an address.

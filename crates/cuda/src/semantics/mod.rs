@@ -430,6 +430,7 @@ impl Meaning {
     }
 
     pub fn process_execed(&mut self, pid: u32) {
+        self.names.gone(pid);
         let process = self.new_process();
         self.processes.insert(pid, process);
     }
@@ -443,6 +444,7 @@ impl Meaning {
     }
 
     pub fn process_exited(&mut self, pid: u32) {
+        self.names.gone(pid);
         self.processes.remove(&pid);
     }
 }
