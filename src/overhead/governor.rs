@@ -154,8 +154,11 @@ impl Governor {
                 Some((known, idle)) if known.entered == now.entered => idle + 1,
                 _ => 0,
             };
-            // An entry with an open call is kept, because it shows that the call is open.
-            if idle > IDLE && now.returned >= now.entered {
+            // An entry with an open call is kept, because it shows that the call is open. A thread that was killed in
+            // it does not return.
+            let is_over =
+                || now.returned >= now.entered || idle % IDLE == 1 && !overhead_control::lives(now, who);
+            if idle > IDLE && is_over() {
                 overhead.forget(who);
             } else {
                 before.insert(key, (*now, idle));
