@@ -17,6 +17,17 @@ pub struct Item {
     pub what: What,
 }
 
+impl Item {
+    /// What was captured of memory.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.what {
+            What::Call { captured, .. } => &captured.payload,
+            What::Return { pieces, .. } | What::Instant { pieces, .. } => pieces,
+            _ => &[],
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
     Call {

@@ -30,6 +30,9 @@ const AT_ONCE: usize = 4 * PART;
 /// How far before its turn an item is fetched.
 const AHEAD: usize = 8;
 
+/// Bytes of a line of a CPU's cache.
+const LINE: usize = 64;
+
 /// The most used ones that are kept.
 const SPARE: usize = 16;
 
@@ -44,8 +47,9 @@ pub struct Order {
     holder: Option<usize>,
     /// An item was put off, and the items that came meanwhile are not all released.
     is_behind: bool,
-    /// While items are released: of each ring that has any, the time of its oldest.
-    fronts: Vec<(u64, usize)>,
+    /// While items are released: the rings that have any, and the time of the oldest of each.
+    fronts: Vec<usize>,
+    times: Vec<u64>,
     /// Used ones, for the next parts.
     spare: Vec<Items>,
 }
@@ -211,30 +215,40 @@ impl Order {
     ) -> Released {
         let mut left = most;
         self.fronts.clear();
-        let fronts = self.rings.iter().enumerate();
-        self.fronts.extend(fronts.filter_map(|(ring, queue)| Some((queue.items.front()?.ts, ring))));
-        while let Some((at, next)) = first_two(&self.fronts) {
-            let (ts, ring) = self.fronts[at];
+        self.times.clear();
+        for (ring, queue) in self.rings.iter().enumerate() {
+            if let Some(item) = queue.items.front() {
+                self.fronts.push(ring);
+                self.times.push(item.ts);
+            }
+        }
+        while let Some((at, next)) = first_two(&self.times) {
+            let ts = self.times[at];
             if ts > watermark {
                 break;
             }
-            let queue = &mut self.rings[ring];
+            let queue = &mut self.rings[self.fronts[at]];
             let is_next = |item: &Item| item.ts == ts || item.ts < next && item.ts <= watermark;
             while let Some(item) = queue.items.front().filter(|item| is_next(item)) {
                 if left == 0 {
                     return Released { to: item.ts, stopped: Release::Enough };
                 }
                 queue.items.after(AHEAD).into_iter().for_each(fetch);
+                queue.items.after(AHEAD / 2).map(Item::bytes).into_iter().for_each(fetch_bytes);
                 if each(item).is_pending() {
                     return Released { to: item.ts, stopped: Release::PutOff };
                 }
                 queue.items.taken += 1;
                 left -= 1;
             }
+            if let Some(item) = queue.items.front() {
+                self.times[at] = item.ts;
+                continue;
+            }
             let used = queue.go_on();
             match queue.items.front() {
-                Some(item) => self.fronts[at].0 = item.ts,
-                None => _ = self.fronts.remove(at),
+                Some(item) => self.times[at] = item.ts,
+                None => _ = (self.fronts.remove(at), self.times.remove(at)),
             }
             self.reuse(used);
         }
@@ -244,10 +258,10 @@ impl Order {
 
 /// The index of the oldest, and the time of the oldest of the others: until there, one ring's items follow each other.
 /// Of equal times the first ring's comes first.
-fn first_two(fronts: &[(u64, usize)]) -> Option<(usize, u64)> {
+fn first_two(times: &[u64]) -> Option<(usize, u64)> {
     let (mut first, mut second) = (0, u64::MAX);
-    let (mut oldest, _) = *fronts.first()?;
-    for (at, (ts, _)) in fronts.iter().enumerate().skip(1) {
+    let mut oldest = *times.first()?;
+    for (at, ts) in times.iter().enumerate().skip(1) {
         if *ts < oldest {
             (second, oldest, first) = (oldest, *ts, at);
         } else {
@@ -259,14 +273,25 @@ fn first_two(fronts: &[(u64, usize)]) -> Option<(usize, u64)> {
 
 /// Has the CPU read an item that is needed soon: another CPU has just written it.
 fn fetch(item: &Item) {
-    #[cfg(target_arch = "x86_64")]
-    for line in (0..size_of::<Item>()).step_by(64) {
-        let at = std::ptr::from_ref(item).cast::<i8>().wrapping_add(line);
-        // SAFETY: this only says what will be read; it is no access.
-        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at) };
+    let at = std::ptr::from_ref(item).cast::<u8>();
+    (0..size_of::<Item>()).step_by(LINE).for_each(|line| fetch_line(at.wrapping_add(line)));
+}
+
+/// The same for the first of an item's bytes.
+fn fetch_bytes(bytes: &[u8]) {
+    if !bytes.is_empty() {
+        fetch_line(bytes.as_ptr());
     }
+}
+
+fn fetch_line(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: this only says what will be read; it is no access.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast())
+    };
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = item;
+    let _ = at;
 }
 
 impl Queue {

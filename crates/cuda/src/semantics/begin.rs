@@ -150,7 +150,7 @@ impl Process {
                 // Memory of the program itself is not given out by the call.
                 let ptr = (alloc.table == Table::Registered).then_some(first);
                 let at = allocated_at(alloc.on, args);
-                SavedState::Alloc { alloc, asked: RequestedSize::of(alloc.size, args), ptr, at }
+                SavedState::Alloc { alloc, asked: Box::new(RequestedSize::of(alloc.size, args)), ptr, at }
             }
             Kind::Free(free) => self.free_begun(free, first, call, &role.name),
             Kind::Retain => SavedState::Retain,

@@ -30,7 +30,7 @@ impl Ending<'_, '_> {
             SavedState::Nothing => {}
             SavedState::Alloc { alloc, asked, ptr, at } => match ptr.or_else(|| out.number(0)) {
                 Some(0) => {}
-                Some(ptr) => self.allocated(alloc, asked, ptr, at, &open.inner, out),
+                Some(ptr) => self.allocated(alloc, *asked, ptr, at, &open.inner, out),
                 None => self.process.missed(),
             },
             SavedState::Free { table, ptr, serial } => {

@@ -175,7 +175,8 @@ enum SavedState {
     Nothing,
     Alloc {
         alloc: Alloc,
-        asked: RequestedSize,
+        /// In a box: with it, an open call would be too large to be moved fast.
+        asked: Box<RequestedSize>,
         ptr: Option<u64>,
         at: At,
     },
