@@ -72,16 +72,20 @@ pub fn try_each_original(
     let named = || ui::name(file);
     let mut reader = open(file)?;
     let mut sieve = (!only.is_all()).then(|| Sieve::new(only));
-    while let Some((line, original)) = reader.next_original().with_context(named)? {
-        match sieve.as_mut().map(|sieve| sieve.line(&line)).transpose().with_context(named)? {
-            None | Some(Selection::Yes) => with_end(&line, &original, &mut take)?,
+    let mut each = |line: &Line, original: &Original| -> Result<()> {
+        match sieve.as_mut().map(|sieve| sieve.line(line)).transpose().with_context(named)? {
+            None | Some(Selection::Yes) => with_end(line, original, &mut take)?,
             Some(Selection::As(line)) => with_end(&line, &Original::default(), &mut take)?,
             Some(Selection::After(first)) => {
                 take(&first, &Original::default())?;
-                with_end(&line, &original, &mut take)?;
+                with_end(line, original, &mut take)?;
             }
             Some(Selection::No) => {}
         }
+        Ok(())
+    };
+    while let Some(taken) = reader.pass_next(&mut each).with_context(named)? {
+        taken?;
     }
     let mut notes = reader.notes().clone();
     if let Some(sieve) = sieve {

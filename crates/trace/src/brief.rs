@@ -19,7 +19,7 @@ pub enum Brief<'a> {
     Begin(CallBegin<'a>),
     End(CallEnd<'a>),
     Work(GpuWork<'a>),
-    Other(Box<Line<'a>>),
+    Other(&'a Line<'a>),
 }
 
 /// A call into a library began.

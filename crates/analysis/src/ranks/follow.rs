@@ -146,14 +146,13 @@ impl<'a> Follower<'a> {
 
 /// Reads a line. False: there are no more.
 fn in_brief(input: &mut Input, seen: &mut Seen) -> anyhow::Result<bool> {
-    let Some(line) = input.next_brief()? else { return Ok(false) };
-    match &line {
+    let taken = input.pass_brief(|line| match line {
         Brief::Begin(begin) => seen.begin(begin),
         Brief::End(end) => seen.end(end),
         Brief::Work(work) => seen.work(work),
         Brief::Other(line) => seen.line(line),
-    }
-    Ok(true)
+    })?;
+    Ok(taken.is_some())
 }
 
 /// The same for a part of the trace.
