@@ -169,6 +169,14 @@ impl<'a> Args<'a> {
         }
     }
 
+    /// The arguments as a JSON object, if they are from a file that has them as gpurec writes them.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Args::Json(Json(text)) => Some(text),
+            Args::Raw(_) | Args::Named(_) => None,
+        }
+    }
+
     /// For users: `name=value`, separated by commas. A value that could not be read is not shown as NULL.
     pub fn shown(&self) -> String {
         match self.parsed().as_ref() {

@@ -17,7 +17,8 @@ pub struct Batch {
     pub bytes: usize,
 }
 
-/// The values of a column. Columns are shorter than the batch if their last values are null; most have no value at all.
+/// The values of a column. Until `fill`, columns are longer or shorter than the batch; what they lack is null. Most have
+/// no value at all.
 pub enum Cells {
     Numbers { values: Vec<i64>, levels: Vec<i16> },
     Texts { bytes: Vec<u8>, places: Vec<Span>, levels: Vec<i16>, known: Known },
@@ -32,38 +33,61 @@ type Span = (u32, u32);
 pub struct Known(Vec<Span>);
 
 /// Must be a power of two.
-const KNOWN: usize = 1 << 12;
+const KNOWN: usize = 1 << 11;
 
 impl Known {
-    /// Where the text at the end of `bytes` lies, which is removed if it was there before.
+    /// Where the text lies in `bytes`, to which it is added unless it is there.
     #[inline]
-    fn place(&mut self, bytes: &mut Vec<u8>, from: usize) -> Span {
+    fn place(&mut self, bytes: &mut Vec<u8>, text: &[u8]) -> Span {
         if self.0.is_empty() {
             self.0.resize(KNOWN, (0, 0));
         }
-        let new = bytes.get(from..).unwrap_or_default();
         // chunk.rs takes the texts long before they have 4 GiB.
-        let span = (from as u32, bytes.len() as u32);
-        let Some(known) = self.0.get_mut(hash(new) as usize % KNOWN) else { return span };
-        let (known_from, known_to) = *known;
-        if bytes.get(known_from as usize..known_to as usize) == Some(new) {
-            bytes.truncate(from);
-            return *known;
+        let from = bytes.len() as u32;
+        let span = (from, from + text.len() as u32);
+        if let Some(known) = self.0.get_mut(hash(text) as usize % KNOWN) {
+            let (known_from, known_to) = *known;
+            if bytes.get(known_from as usize..known_to as usize) == Some(text) {
+                return *known;
+            }
+            *known = span;
         }
-        *known = span;
+        bytes.extend_from_slice(text);
         span
     }
 }
 
-/// Eight bytes at a time. A trace that makes texts collide gets a larger file, nothing else.
+/// Sixteen bytes at a time. A trace that makes texts collide gets a larger file, nothing else.
 #[inline]
 fn hash(text: &[u8]) -> u64 {
     const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
     let add = |hash: u64, word: u64| (hash ^ word).wrapping_mul(MIX).rotate_left(29);
-    let (words, rest) = text.as_chunks::<8>();
-    let hash = words.iter().fold(text.len() as u64, |hash, word| add(hash, u64::from_le_bytes(*word)));
-    let last = rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    add(add(hash, last), 0)
+    let (pairs, rest) = text.as_chunks::<16>();
+    let (mut even, mut odd) = (text.len() as u64, MIX);
+    for pair in pairs {
+        let pair = u128::from_le_bytes(*pair);
+        (even, odd) = (add(even, pair as u64), add(odd, (pair >> 64) as u64));
+    }
+    // The last two words overlap, or are a part of what came before.
+    let (words, few) = rest.as_chunks::<8>();
+    if let Some(word) = words.first() {
+        even = add(even, u64::from_le_bytes(*word));
+    }
+    let last = match text.last_chunk::<8>() {
+        Some(word) => u64::from_le_bytes(*word),
+        None => few.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    };
+    add(add(even, odd), last)
+}
+
+/// A column grows by this many rows at once.
+const GROW: usize = 1 << 10;
+
+/// Makes room for the value of a row.
+#[cold]
+#[inline(never)]
+fn grow<T: Clone>(values: &mut Vec<T>, row: usize, none: T) {
+    values.resize((row / GROW + 1) * GROW, none);
 }
 
 impl Cells {
@@ -102,7 +126,7 @@ impl Cells {
                 levels.clear();
             }
             Cells::Texts { bytes, places, levels, known } => {
-                *known = Known::default();
+                known.0.fill((0, 0));
                 bytes.clear();
                 places.clear();
                 levels.clear();
@@ -126,8 +150,8 @@ impl Cells {
     fn set_number(&mut self, row: usize, number: i64) -> bool {
         let Cells::Numbers { values, levels } = self else { return false };
         if values.len() <= row {
-            values.resize(row + 1, 0);
-            levels.resize(row + 1, 0);
+            grow(values, row, 0);
+            grow(levels, row, 0);
         }
         if let (Some(value), Some(level)) = (values.get_mut(row), levels.get_mut(row)) {
             (*value, *level) = (number, 1);
@@ -135,20 +159,20 @@ impl Cells {
         true
     }
 
+    /// The bytes that the text takes.
     #[inline(always)]
-    fn set_text(&mut self, row: usize, write: impl FnOnce(&mut Vec<u8>)) -> Option<usize> {
+    fn set_text(&mut self, row: usize, text: &[u8]) -> Option<usize> {
         let Cells::Texts { bytes, places, levels, known } = self else { return None };
         if places.len() <= row {
-            places.resize(row + 1, (0, 0));
-            levels.resize(row + 1, 0);
+            grow(places, row, (0, 0));
+            grow(levels, row, 0);
         }
-        let from = bytes.len();
-        write(bytes);
-        let span = known.place(bytes, from);
+        let before = bytes.len();
+        let span = known.place(bytes, text);
         if let (Some(place), Some(level)) = (places.get_mut(row), levels.get_mut(row)) {
             (*place, *level) = (span, 1);
         }
-        Some(bytes.len() - from)
+        Some(bytes.len() - before)
     }
 }
 
@@ -164,6 +188,12 @@ impl Batch {
 
     pub fn whole_rows(&self) -> usize {
         self.calls.len() - self.open
+    }
+
+    /// Whether it has that many whole rows, and more of them than of open calls, which have to be moved.
+    #[inline]
+    pub fn is_full(&self, rows: usize) -> bool {
+        self.whole_rows() >= rows.max(self.open)
     }
 
     /// A row that is whole when the next one begins.
@@ -196,8 +226,8 @@ impl Batch {
 
     /// Returns false if the column has no texts.
     #[inline(always)]
-    pub fn text(&mut self, row: usize, column: usize, write: impl FnOnce(&mut Vec<u8>)) -> bool {
-        let written = self.columns.get_mut(column).and_then(|cells| cells.set_text(row, write));
+    pub fn text(&mut self, row: usize, column: usize, text: &[u8]) -> bool {
+        let written = self.columns.get_mut(column).and_then(|cells| cells.set_text(row, text));
         self.bytes += written.unwrap_or(0);
         written.is_some()
     }
@@ -207,7 +237,7 @@ impl Batch {
     pub fn flag(&mut self, row: usize, column: usize, is: bool) -> bool {
         let Some(Cells::Flags(flags)) = self.columns.get_mut(column) else { return false };
         if flags.len() <= row {
-            flags.resize(row + 1, false);
+            grow(flags, row, false);
         }
         if let Some(flag) = flags.get_mut(row) {
             *flag = is;
@@ -230,8 +260,10 @@ impl Batch {
         if self.open == 0 {
             return;
         }
-        let is_open: Vec<bool> = self.calls.iter().map(|call| *call != WHOLE).collect();
-        for (row, call) in self.calls.iter().enumerate().filter(|(_, call)| **call != WHOLE) {
+        let open = self.calls.iter().enumerate().filter(|(_, call)| **call != WHOLE);
+        let open: Vec<usize> = open.map(|(row, _)| row).collect();
+        for row in &open {
+            let (row, Some(call)) = (*row, self.calls.get(*row)) else { continue };
             let to = kept.open(*call);
             moved(*call, to);
             for (column, cells) in self.columns.iter().enumerate() {
@@ -243,7 +275,7 @@ impl Batch {
                     }
                     Cells::Texts { .. } => {
                         if let Some(text) = cells.text(row) {
-                            kept.text(to, column, |out| out.extend_from_slice(text));
+                            kept.text(to, column, text);
                         }
                     }
                     Cells::Flags(flags) => {
@@ -254,18 +286,74 @@ impl Batch {
         }
         for cells in &mut self.columns {
             match cells {
-                Cells::Numbers { values, levels } => (retain(values, &is_open), retain(levels, &is_open)),
-                Cells::Texts { places, levels, .. } => (retain(places, &is_open), retain(levels, &is_open)),
-                Cells::Flags(flags) => (retain(flags, &is_open), ()),
+                Cells::Numbers { values, levels } => (remove(values, &open), remove(levels, &open)),
+                Cells::Texts { places, levels, .. } => (remove(places, &open), remove(levels, &open)),
+                Cells::Flags(flags) => (remove(flags, &open), ()),
             };
         }
-        retain(&mut self.calls, &is_open);
+        remove(&mut self.calls, &open);
         self.open = 0;
     }
 }
 
-/// Keeps the values of rows that are not open.
-fn retain<T>(values: &mut Vec<T>, is_open: &[bool]) {
-    let mut rows = is_open.iter();
-    values.retain(|_| !rows.next().copied().unwrap_or(false));
+/// Removes the values of these rows, which are in order. A column without a value has none.
+fn remove<T: Copy>(values: &mut Vec<T>, rows: &[usize]) {
+    if values.is_empty() {
+        return;
+    }
+    let ends = rows.iter().skip(1).copied().chain([values.len()]);
+    let mut to = rows.first().copied().unwrap_or(values.len());
+    for (row, end) in rows.iter().zip(ends) {
+        values.copy_within(row + 1..end, to);
+        to += end - row - 1;
+    }
+    values.truncate(to);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers of the rows that stay, and of those that move.
+    fn moved(open: &[usize]) -> (Vec<Option<i64>>, Vec<Option<i64>>) {
+        let (mut batch, mut kept) = (Batch::new(Table::Calls), Batch::new(Table::Calls));
+        for row in 0..5 {
+            let at = if open.contains(&row) { batch.open(row as u32) } else { batch.row() };
+            batch.number(at, 0, row as i64);
+            batch.text(at, 4, format!("call {row}").as_bytes());
+        }
+        batch.move_open(&mut kept, |call, row| assert_eq!(open[row], call as usize));
+        for (batch, rows) in [(&batch, batch.rows()), (&kept, kept.rows())] {
+            for row in 0..rows {
+                let text = batch.columns[0].number(row).map(|number| format!("call {number}"));
+                assert_eq!(batch.columns[4].text(row), text.as_deref().map(str::as_bytes));
+            }
+        }
+        let numbers = |batch: &Batch| (0..batch.rows()).map(|row| batch.columns[0].number(row)).collect();
+        (numbers(&batch), numbers(&kept))
+    }
+
+    #[test]
+    fn rows_of_open_calls_move_and_the_others_close_up() {
+        for open in [&[][..], &[0], &[4], &[1, 2], &[0, 2, 4], &[0, 1, 2, 3, 4]] {
+            let some = |is_open: bool| {
+                (0..5).filter(move |row| open.contains(row) == is_open).map(|row| Some(row as i64)).collect()
+            };
+            assert_eq!(moved(open), (some(false), some(true)), "{open:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_comes_again_is_not_stored_again() {
+        let text = b"abcdefghijklmnopqrstuvwxyz0123456789";
+        for length in 1..text.len() {
+            let mut batch = Batch::new(Table::Calls);
+            let first = batch.row();
+            batch.text(first, 4, &text[..length]);
+            let again = batch.row();
+            batch.text(again, 4, &text[..length]);
+            assert_eq!(batch.bytes, length);
+            assert_eq!(batch.columns[4].text(again), Some(&text[..length]));
+        }
+    }
 }

@@ -14,8 +14,8 @@ use super::columns::Table;
 use super::file::{Facts, PartFile, Written};
 use super::folder::publish;
 
-/// Whole rows of a table before they are encoded, and bytes of their texts.
-const WINDOW: usize = 1 << 16;
+/// Whole rows of a table before they are encoded, and bytes of their texts. So few rows stay in the processor's cache.
+const WINDOW: usize = 1 << 13;
 const WINDOW_BYTES: usize = 32 << 20;
 /// Rows of a row group.
 const GROUP: usize = 1 << 20;
@@ -116,10 +116,6 @@ impl Parts {
             .map(|part| &mut part.batch)
     }
 
-    pub fn bytes_of(&mut self, partition: usize, table: Table) -> usize {
-        self.batch(partition, table).map_or(0, |batch| batch.bytes)
-    }
-
     /// Adds a row that is whole at once.
     #[inline(always)]
     pub fn row(&mut self, partition: usize, table: Table) -> Place {
@@ -148,11 +144,8 @@ impl Parts {
         self.calls.get(call as usize).map(|call| call.table)
     }
 
+    /// The number of a call whose row is whole may be given to another.
     pub fn end(&mut self, call: u32) {
-        let Some(Call { place, table }) = self.calls.get(call as usize).copied() else { return };
-        if let Some(batch) = self.batch(place.partition, table) {
-            batch.end(place.row);
-        }
         self.free.push(call);
     }
 
@@ -161,7 +154,7 @@ impl Parts {
     fn with_room(&mut self, partition: usize, table: Table) -> Option<&mut Batch> {
         self.rows += 1;
         let is_full = match self.batch(partition, table) {
-            Some(batch) => batch.whole_rows() >= WINDOW || batch.bytes >= WINDOW_BYTES,
+            Some(batch) => batch.is_full(WINDOW) || batch.bytes >= WINDOW_BYTES,
             None => true,
         };
         if is_full || self.rows > MOST_ROWS {

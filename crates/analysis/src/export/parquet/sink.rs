@@ -117,44 +117,43 @@ impl Rows {
     fn row<L: Layout>(&mut self, pid: u32, line: &Line, ts_ns: u64, fill: impl FnOnce(&mut Row<L>)) {
         let partition = self.partition(pid);
         let place = self.parts.row(partition, L::TABLE);
-        self.fill(place, L::TABLE, line.event_id, ts_ns);
-        self.more(place, false, fill);
+        self.first(place, line.event_id, ts_ns, fill);
     }
 
-    fn fill(&mut self, place: Place, table: Table, event_id: u64, ts_ns: u64) {
+    /// Fills a new row. Returns the bytes of its texts.
+    #[inline(always)]
+    fn first<L: Layout>(
+        &mut self,
+        place: Place,
+        event_id: u64,
+        ts_ns: u64,
+        fill: impl FnOnce(&mut Row<L>),
+    ) -> usize {
         self.end_ns = self.end_ns.max(ts_ns);
         let ts_ns = i64::try_from(ts_ns).unwrap_or(i64::MAX);
-        let (trace, clocks) = (self.trace, &self.clocks);
-        let Some(batch) = self.parts.batch(place.partition, table) else { return };
-        batch.number(place.row, TRACE, trace);
+        let Some(batch) = self.parts.batch(place.partition, L::TABLE) else { return 0 };
+        let before = batch.bytes;
+        batch.number(place.row, TRACE, self.trace);
         batch.number(place.row, EVENT_ID, i64::try_from(event_id).unwrap_or(i64::MAX));
-        batch.number(place.row, TS, clocks.realtime_ns.saturating_add(ts_ns));
-        if let Some(monotonic_ns) = clocks.monotonic_ns {
+        batch.number(place.row, TS, self.clocks.realtime_ns.saturating_add(ts_ns));
+        if let Some(monotonic_ns) = self.clocks.monotonic_ns {
             batch.number(place.row, MONO, monotonic_ns.saturating_add(ts_ns));
         }
-    }
-
-    #[inline(always)]
-    fn more<L: Layout>(&mut self, place: Place, is_end: bool, fill: impl FnOnce(&mut Row<L>)) {
-        let Some(batch) = self.parts.batch(place.partition, L::TABLE) else { return };
-        let mut row = Row::<L>::new(batch, place.row, &mut self.rest, is_end);
-        row.rest.extend_from_slice(&self.unknown);
+        let mut row = Row::<L>::new(batch, place.row, &mut self.rest, &self.unknown, false);
         fill(&mut row);
         row.finish();
+        batch.bytes.saturating_sub(before)
     }
 
     #[inline(always)]
     fn begun<L: Layout>(&mut self, at: At, pid: u32, line: &Line, fill: impl FnOnce(&mut Row<L>)) -> OpenRow {
         let partition = self.partition(pid);
         let (call, place) = self.parts.open(partition, L::TABLE);
-        let before = self.parts.bytes_of(partition, L::TABLE);
-        self.fill(place, L::TABLE, line.event_id, at.ts_ns);
-        self.more(place, false, |row: &mut Row<L>| {
+        let bytes = self.first(place, line.event_id, at.ts_ns, |row: &mut Row<L>| {
             row.set("name", Datum::Text(line.body.head().1));
             line.body.show(row);
             fill(row);
         });
-        let bytes = self.parts.bytes_of(partition, L::TABLE).saturating_sub(before);
         self.held += bytes;
         OpenRow { call: Some(call), bytes }
     }
@@ -162,11 +161,16 @@ impl Rows {
     #[inline(always)]
     fn ended<L: Layout>(&mut self, held: OpenRow, fill: impl FnOnce(&mut Row<L>)) {
         self.held = self.held.saturating_sub(held.bytes);
-        let Some(place) = held.call.and_then(|call| self.parts.place(call)) else { return };
-        self.more(place, true, fill);
-        if let Some(call) = held.call {
-            self.parts.end(call);
+        let Some((call, place)) = held.call.and_then(|call| Some((call, self.parts.place(call)?))) else {
+            return;
+        };
+        if let Some(batch) = self.parts.batch(place.partition, L::TABLE) {
+            let mut row = Row::<L>::new(batch, place.row, &mut self.rest, &self.unknown, true);
+            fill(&mut row);
+            row.finish();
+            batch.end(place.row);
         }
+        self.parts.end(call);
     }
 
     fn header(&mut self, header: &Header) {
@@ -277,8 +281,7 @@ impl Rows {
         let notes = serde_json::to_string(notes).unwrap_or_default();
         let file = std::mem::take(&mut self.file);
         let place = self.parts.row(0, Table::Meta);
-        self.fill(place, Table::Meta, 0, 0);
-        self.more(place, false, |row: &mut Row<Meta>| {
+        self.first(place, 0, 0, |row: &mut Row<Meta>| {
             row.set("file", Datum::Text(&file));
             row.object(&header);
             if let Some(boot_id) = &boot_id {

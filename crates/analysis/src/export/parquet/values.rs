@@ -50,8 +50,19 @@ pub struct Row<'a, L> {
 }
 
 impl<'a, L: Layout> Row<'a, L> {
-    pub fn new(batch: &'a mut Batch, row: usize, rest: &'a mut Vec<u8>, is_end: bool) -> Self {
+    /// `unknown` is the beginning of `rest`.
+    #[inline(always)]
+    pub fn new(
+        batch: &'a mut Batch,
+        row: usize,
+        rest: &'a mut Vec<u8>,
+        unknown: &[u8],
+        is_end: bool,
+    ) -> Self {
         rest.clear();
+        if !unknown.is_empty() {
+            rest.extend_from_slice(unknown);
+        }
         Row { batch, row, rest, is_end, layout: std::marker::PhantomData }
     }
 
@@ -74,14 +85,21 @@ impl<'a, L: Layout> Row<'a, L> {
             Datum::Hex(bits) => batch.number(row, column, bits as i64),
             Datum::Signed(n) | Datum::SignedMicros(n) => batch.number(row, column, n),
             Datum::Micros(ns) => batch.number(row, column, i64::try_from(ns).unwrap_or(i64::MAX)),
-            Datum::Text(text) => batch.text(row, column, |out| out.extend_from_slice(text.as_bytes())),
+            Datum::Text(text) | Datum::Json(text) => batch.text(row, column, text.as_bytes()),
             // Three columns in a row.
             Datum::Triple(numbers) => {
                 (column..).zip(numbers).all(|(column, n)| batch.number(row, column, n.into()))
             }
             Datum::Bool(is) => batch.flag(row, column, is),
             Datum::Args(args) if args.is_empty() => true,
-            Datum::Args(_) | Datum::Json(_) => batch.text(row, column, |out| value.write_json(out)),
+            Datum::Args(args) => match args.text() {
+                Some(text) => batch.text(row, column, text.as_bytes()),
+                None => {
+                    let mut text = Vec::new();
+                    args.write_json(&mut text);
+                    batch.text(row, column, &text)
+                }
+            },
             Datum::Null => true,
         }
     }
@@ -104,8 +122,16 @@ impl<'a, L: Layout> Row<'a, L> {
     }
 
     /// Stores what is left over. The begin of the call may have left something in the same cell.
+    #[inline(always)]
     pub fn finish(self) {
-        let Some(column) = L::of("rest").filter(|_| !self.rest.is_empty()) else { return };
+        if !self.rest.is_empty() {
+            self.keep_rest();
+        }
+    }
+
+    #[cold]
+    fn keep_rest(self) {
+        let Some(column) = L::of("rest") else { return };
         self.rest.push(b'}');
         if let Some(before) = self.batch.columns.get(column).and_then(|cells| cells.text(self.row))
             && let Some(before) = before.strip_suffix(b"}")
@@ -115,8 +141,7 @@ impl<'a, L: Layout> Row<'a, L> {
             both.extend_from_slice(self.rest.get(1..).unwrap_or_default());
             *self.rest = both;
         }
-        let rest = &*self.rest;
-        self.batch.text(self.row, column, |out| out.extend_from_slice(rest));
+        self.batch.text(self.row, column, self.rest);
     }
 }
 
