@@ -27,21 +27,27 @@ pub fn announces(line: &Line) -> bool {
 pub struct Recent<T> {
     /// In the order of their event_ids.
     calls: VecDeque<(u64, T)>,
+    most: usize,
 }
 
 impl<T> Default for Recent<T> {
     fn default() -> Self {
-        Recent { calls: VecDeque::new() }
+        Recent::at_most(MOST)
     }
 }
 
 impl<T> Recent<T> {
+    /// Keeps fewer, for a view that keeps them of many traces at once.
+    pub fn at_most(most: usize) -> Recent<T> {
+        Recent { calls: VecDeque::new(), most }
+    }
+
     /// A call of a malformed trace, whose event_id is not above that of the one before, is not kept.
     pub fn push(&mut self, id: u64, of: T) {
         if self.calls.back().is_some_and(|(last, _)| *last >= id) {
             return;
         }
-        if self.calls.len() >= MOST {
+        if self.calls.len() >= self.most {
             self.calls.pop_front();
         }
         self.calls.push_back((id, of));

@@ -25,6 +25,8 @@ use crate::stacks::call_site;
 /// Limits: processes, threads and stacks of a trace, and collectives of a process that wait for their times.
 const MOST: usize = 65_536;
 const MOST_PENDING: usize = 4096;
+/// Calls inside NCCL of a trace, by which GPU work is found: a MiB.
+const MOST_IN_NCCL: usize = 65_536;
 /// A GPU record comes within seconds; after this the collective does without.
 const LATEST_NS: u64 = 30_000_000_000;
 /// The arrivals of one round, so that a round takes bounded memory.
@@ -105,7 +107,7 @@ impl<'a> Follower<'a> {
             waits: Vec::new(),
             processes: Map::default(),
             threads: Map::default(),
-            in_nccl: Recent::default(),
+            in_nccl: Recent::at_most(MOST_IN_NCCL),
             sites: Map::default(),
             xids: Vec::new(),
             world_size: None,
