@@ -111,6 +111,8 @@ pub struct Summary {
     from_ns: u64,
     dump: Option<Dump>,
     ended: bool,
+    /// Calls that died are counted and forgotten when there are many.
+    settles_dead: bool,
     /// The recorder's own list, which is more exact: the exit of a thread has no line.
     recorder_in_flight: Option<Vec<InFlight>>,
     /// The figures of the `end` line, for a trace without events.

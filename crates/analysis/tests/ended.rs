@@ -46,6 +46,7 @@ impl Recording {
     fn new() -> Recording {
         let mut recording = Recording { summary: Summary::new(), id: 0, ns: 0, pid: 0 };
         recording.summary.measure(5, false);
+        recording.summary.settles_dead_calls();
         let header = Header { schema: SCHEMA, all: true, ns_per_call: Some(1000), ..Header::default() };
         recording.line(Body::Header(Box::new(header)));
         recording

@@ -80,6 +80,9 @@ pub(super) fn start_recorder(
         lines = lines.leaving_out(proc::process_tree(std::process::id()));
     }
     lines.write_calls = !config.summary_only;
+    if alarms.is_some() {
+        lines.summary().settles_dead_calls();
+    }
     lines.alarms = alarms;
     if from.serving.is_some() {
         let sees_xids = session.probes.driver().is_some_and(|driver| driver.sees_no_xids().is_none());

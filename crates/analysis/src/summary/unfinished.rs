@@ -41,13 +41,12 @@ impl Summary {
         tallies
     }
 
-    /// The open calls that are in flight, each with its time so far. The list of a recording for weeks, or of very many
-    /// calls, lacks those that died.
+    /// The open calls that are in flight, each with its time so far. The list of a flight recorder lacks those that died.
     fn unreturned<'a>(&'a self, in_flight: &'a [InFlight]) -> Vec<(&'a Call<Open>, u64)> {
         // Other entries in flight are driver spans.
         let listed = in_flight.iter().filter_map(|call| Some((self.open.get(call.begin)?, call.duration_ns)));
         let mut all: Vec<(&Call<Open>, u64)> = listed.collect();
-        if self.recorder_in_flight.is_some() {
+        if self.settles_dead {
             let known: HashSet<u64> = all.iter().map(|(open, _)| open.id).collect();
             let died = self.open.iter().filter(|open| !known.contains(&open.id));
             all.extend(died.filter_map(|open| Some((open, self.died_after(open)?))));
