@@ -161,7 +161,8 @@ impl Pairing {
         // It is made where it stays: copies would cost a tenth of this thread's time.
         let call =
             Open { pid, tid: item.tid, probe, ts: item.ts, depth, id: 0, parent, origin, stack, sp, gaps };
-        let call = thread.open.push_mut(call);
+        thread.open.push(call);
+        let Some(call) = thread.open.last_mut() else { return };
         call.id = sink.begin(call, captured);
         if origin.elsewhere {
             self.elsewhere += 1;
