@@ -195,7 +195,8 @@ fn programs_that_come_and_go_leave_their_sums_and_nothing_else() {
     }
     let grown = live[3].saturating_sub(live[1]);
     println!("{live:?} bytes after each 3000 programs");
-    assert!(grown < 200_000, "{live:?}: {} bytes for a program", grown / 6000);
+    // Some 45,000, or 0.6 MB more where a hash table happens to double. With all that programs leave it would be 17 MB.
+    assert!(grown < 1_500_000, "{live:?}: {} bytes for a program", grown / 6000);
     let figures = recording.figures();
     let (programs, more) = (u64::from(programs), 12 * 50);
     let calls = 16 * programs + 3 * more;
