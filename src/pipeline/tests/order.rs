@@ -61,6 +61,23 @@ fn an_older_neighbour_is_put_in_its_place() {
 }
 
 #[test]
+fn parts_that_another_thread_read_come_in_the_order_of_time() {
+    let mut order = Order::new(2);
+    [10, 20].into_iter().for_each(|ts| order.push(0, item(ts, 0)));
+    for (ring, times) in [(0, [15, 30]), (1, [12, 40]), (0, [25, 50]), (0, [5, 8])] {
+        let mut part = order.take(ring);
+        part.begin();
+        times.into_iter().for_each(|ts| part.push(item(ts, 0)));
+        order.put(ring, part);
+    }
+    order.push(0, item(28, 0));
+    [0, 1].into_iter().for_each(|ring| order.complete(ring, 20));
+    assert_eq!(times(&mut order), [5, 8, 10, 12, 15, 20]);
+    [0, 1].into_iter().for_each(|ring| order.complete(ring, 100));
+    assert_eq!(times(&mut order), [25, 28, 30, 40, 50]);
+}
+
+#[test]
 fn of_equal_times_in_one_ring_the_first_stays_first() {
     let mut order = Order::new(2);
     for tid in 0..5 {
