@@ -162,7 +162,7 @@ mod tests {
     fn user() -> Identity {
         let mut user = invoking_user();
         if nix::unistd::geteuid().is_root() {
-            // "nobody" on every Linux.
+            // The user `nobody` has this number on every Linux.
             (user.uid, user.gid, user.groups) = (65534, 65534, vec![65534]);
         }
         user

@@ -65,7 +65,7 @@ impl Helpers {
 }
 
 fn started(count: usize) -> io::Result<(Sender<Job>, Receiver<Job>)> {
-    // With few helpers, the worker does many jobs itself. With many, it does what only it can do.
+    // The more helpers there are, the less often the worker should do a job itself: it has work that only it can do.
     let (jobs, work) = bounded(count * (count + 1));
     for _ in 0..count {
         let work = work.clone();

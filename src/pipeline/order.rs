@@ -27,13 +27,13 @@ pub const PART: usize = 4 << 10;
 const MOST_KEPT: usize = 512 << 10;
 const AT_ONCE: usize = 4 * PART;
 
-/// How far before its turn an item is fetched.
+/// An item is fetched into the CPU's cache when it is this number of places from its turn.
 const AHEAD: usize = 8;
 
 /// Bytes of a line of a CPU's cache.
 const LINE: usize = 64;
 
-/// The most used ones that are kept.
+/// Number of used-up parts that are kept.
 const SPARE: usize = 16;
 
 /// Number of threads per ring whose last hits are known, by the last bits of their tids. Few threads take turns on
@@ -50,7 +50,7 @@ pub struct Order {
     /// While items are released: the rings that have any, and the time of the oldest of each.
     fronts: Vec<usize>,
     times: Vec<u64>,
-    /// Used ones, for the next parts.
+    /// Used-up parts, whose memory the next ones take.
     spare: Vec<Items>,
 }
 
@@ -271,13 +271,13 @@ fn first_two(times: &[u64]) -> Option<(usize, u64)> {
     Some((first, second))
 }
 
-/// Has the CPU read an item that is needed soon: another CPU has just written it.
+/// Fetches an item into this CPU's cache before its turn: another CPU has just written it.
 fn fetch(item: &Item) {
     let at = std::ptr::from_ref(item).cast::<u8>();
     (0..size_of::<Item>()).step_by(LINE).for_each(|line| fetch_line(at.wrapping_add(line)));
 }
 
-/// The same for the first of an item's bytes.
+/// The same for the beginning of what was captured of memory.
 fn fetch_bytes(bytes: &[u8]) {
     if !bytes.is_empty() {
         fetch_line(bytes.as_ptr());
@@ -299,7 +299,7 @@ impl Queue {
         self.items.len() + self.later.iter().map(Items::len).sum::<usize>()
     }
 
-    /// Returns what is not used any more.
+    /// Returns a part that is used up.
     fn give_back(&mut self) -> Option<Items> {
         if self.is_read_ahead && self.items.is_empty() {
             return Some(mem::take(&mut self.items));
@@ -311,7 +311,7 @@ impl Queue {
         None
     }
 
-    /// Takes the next part if no items are left of the oldest, and returns what it used until now.
+    /// Goes on to the next part when all items of the oldest have been taken. Returns the part that is used up.
     fn go_on(&mut self) -> Option<Items> {
         if !self.items.is_empty() {
             return None;
@@ -332,7 +332,7 @@ impl Queue {
         part.unwrap_or(&mut self.items).insert(item);
     }
 
-    /// Returns what is not used any more.
+    /// Puts a part behind the items that there are. Returns a part that is used up.
     fn append(&mut self, part: Part) -> Option<Items> {
         let Part { mut items, hits } = part;
         self.hits = hits;

@@ -141,7 +141,7 @@ impl Pairing {
 
     fn call(&mut self, item: &Item, sink: &mut impl Sink) {
         let What::Call { pid, probe, chained, sp, ref captured, origin, stack } = item.what else { return };
-        // One search for the thread: this is called for every call.
+        // The thread is looked up once, because this runs for every call.
         let thread = match self.threads.get_mut(&item.tid) {
             Some(thread) if !thread.is_another(item.seq, Some(pid), origin) => thread,
             _ => {
@@ -158,7 +158,7 @@ impl Pairing {
         }
         let (depth, parent) = (thread.open.len() as u32, thread.open.last().map(|outer| outer.id));
         let gaps = thread.gaps;
-        // It is made where it stays: copies would cost a tenth of this thread's time.
+        // It is in the list before the sink sees it: to copy it there afterwards would cost time for every call.
         let call =
             Open { pid, tid: item.tid, probe, ts: item.ts, depth, id: 0, parent, origin, stack, sp, gaps };
         thread.open.push(call);

@@ -12,7 +12,7 @@ use gpurec_trace::{self as trace, Body, Process};
 /// The most processes to remember as known.
 const MOST_KNOWN: usize = 1 << 20;
 
-/// Number of processes that are found fast.
+/// Number of processes that are recognised without a search.
 const LAST: usize = 32;
 
 #[derive(Default)]

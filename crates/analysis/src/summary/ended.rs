@@ -1,6 +1,7 @@
 //! Processes that ended. A recording may run for weeks while programs come and go, so only some of them keep figures of
 //! their own: those that made the most calls, which are the ones that the figures list, and the last ones. The others
-//! are folded: what they did stays in every sum. The same of calls that do not return because their process ended.
+//! are folded: what they did stays in every sum. A flight recorder does the same with calls that do not return because
+//! their process ended.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -142,7 +143,8 @@ impl Summary {
         self.commands_left.give_back(command.iter().map(|word| EACH + word.len()).sum());
     }
 
-    /// For a flight recorder, which may run for weeks: no trace has all its lines, so no reader has to find the same.
+    /// For a flight recorder: it may run for weeks, and no trace has all its lines, so no reader has to arrive at the
+    /// same figures.
     pub fn settles_dead_calls(&mut self) {
         self.settles_dead = true;
     }

@@ -47,7 +47,7 @@ pub struct KernelName {
     /// The symbol as the program has it.
     symbol: Box<[u8]>,
     cut: bool,
-    /// The readable text: made when it is first shown. A program registers ten thousands of kernels and starts few.
+    /// The readable text: made when it is first shown. A program registers very many kernels and launches few.
     text: OnceLock<Arc<str>>,
 }
 

@@ -175,7 +175,7 @@ enum SavedState {
     Nothing,
     Alloc {
         alloc: Alloc,
-        /// In a box: with it, an open call would be too large to be moved fast.
+        /// In a box, because it would make every open call larger, and slower to move.
         asked: Box<RequestedSize>,
         ptr: Option<u64>,
         at: At,
