@@ -23,7 +23,9 @@ const MOST_THREADS: usize = 1024;
 const MOST_PROGRAMS: usize = 1 << 16;
 const MOST_ENDS: usize = 32;
 const MOST_UNNAMED: usize = 1 << 12;
-/// After this time without a record of its call, work is written without it.
+/// The most works that wait for the end of their call.
+const MOST_OPEN: usize = 1 << 12;
+/// After this time without a record of its call, or without the end of its call, work is written without it.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// Calls around another one: the most that are looked through.
 const MOST_AROUND: usize = 64;
@@ -38,6 +40,7 @@ pub struct Program {
 /// The recorded call that submitted work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct By {
+    tid: u32,
     /// Its begin's id.
     pub id: u64,
     pub end: Option<u64>,
@@ -58,6 +61,7 @@ struct Call {
     /// `u64::MAX` while it is open.
     end: u64,
     id: u64,
+    tid: u32,
     is_launch: bool,
     /// Another launch began within it.
     is_outer: bool,
@@ -165,6 +169,8 @@ pub struct Join {
     /// The thread of each remembered call, the oldest first.
     calls: VecDeque<(u32, u32)>,
     waiting: usize,
+    /// Works whose call has not returned: its thread lost the CPU, or the work was short.
+    open: Vec<Joined>,
     /// When works began to wait, in order.
     since: VecDeque<(u64, Program, u32)>,
 }
@@ -267,7 +273,7 @@ impl Join {
             let open = thread.calls.iter_mut().rev().take(MOST_AROUND).filter(|call| call.end == u64::MAX);
             open.filter(|call| call.is_launch).for_each(|call| call.is_outer = true);
         }
-        thread.calls.push_back(Call { begin: at, end: u64::MAX, id, is_launch, is_outer: false });
+        thread.calls.push_back(Call { begin: at, end: u64::MAX, id, tid, is_launch, is_outer: false });
         self.calls.push_back((pid, tid));
         if self.calls.len() > MOST_CALLS {
             self.forget_oldest();
@@ -344,7 +350,7 @@ impl Join {
         // The runtime's call and the driver's within it have one number: the inner one counts.
         if let Some(call) = call.filter(|call| call.begin >= number.begin) {
             number.begin = call.begin;
-            number.by = Some(By { id: call.id, end: Some(call.end).filter(|end| *end != u64::MAX) });
+            number.by = Some(By { tid: call.tid, id: call.id, end: call.ended() });
         }
         let by = number.by;
         process.account.complete += u64::from(number.becomes_complete());
@@ -353,7 +359,9 @@ impl Join {
         }
         let waiting = process.waiting.remove(&api.correlation).unwrap_or_default();
         self.waiting -= waiting.len();
-        waiting.into_iter().for_each(|one| each(Joined { pid: of.pid, work: one.work, name: one.name, by }));
+        for Waiting { work, name } in waiting {
+            self.hand_out(Joined { pid: of.pid, work, name, by }, each);
+        }
     }
 
     /// The recorded call that CUPTI has a record of. A client may let CUPTI name threads as the C library does: then
@@ -401,7 +409,8 @@ impl Join {
             return;
         }
         if number.has_call {
-            return each(Joined { pid: of.pid, work, name, by: number.by });
+            let by = number.by;
+            return self.hand_out(Joined { pid: of.pid, work, name, by }, each);
         }
         if self.waiting >= MOST_WAITING {
             process.account.unmatched += 1;
@@ -412,8 +421,21 @@ impl Join {
         self.since.push_back((now, of, correlation));
     }
 
-    /// Gives up what has waited too long, or everything.
+    /// Hands out work with the end of its call, or lets it wait for that.
+    fn hand_out(&mut self, mut joined: Joined, each: &mut dyn FnMut(Joined)) {
+        if joined.sees_end(&self.threads) || self.open.len() >= MOST_OPEN {
+            each(joined);
+        } else {
+            self.open.push(joined);
+        }
+    }
+
+    /// Hands out what waited for the end of its call, and gives up what has waited too long, or everything.
     pub fn expire(&mut self, now: u64, everything: bool, each: &mut dyn FnMut(Joined)) {
+        let is_due = |joined: &mut Joined| {
+            joined.sees_end(&self.threads) || everything || now.saturating_sub(joined.work.end) >= PATIENCE_NS
+        };
+        self.open.extract_if(.., is_due).for_each(&mut *each);
         let unnamed = self.processes.iter().filter(|(_, process)| everything && !process.unnamed.is_empty());
         for of in unnamed.map(|(of, _)| *of).collect::<Vec<_>>() {
             self.give_up_unnamed(of, each);
@@ -439,6 +461,26 @@ impl Join {
 
     pub fn account(&self, of: Program) -> Account {
         self.processes.get(&of).map(|process| process.account).unwrap_or_default()
+    }
+}
+
+impl Joined {
+    /// True if the end of its call is known, or there is no call.
+    fn sees_end(&mut self, threads: &Map<(u32, u32), Thread>) -> bool {
+        let Some(by) = &mut self.by else { return true };
+        if by.end.is_none()
+            && let Some(thread) = threads.get(&(self.pid, by.tid))
+            && let Ok(at) = thread.calls.binary_search_by_key(&by.id, |call| call.id)
+        {
+            by.end = thread.calls[at].ended();
+        }
+        by.end.is_some()
+    }
+}
+
+impl Call {
+    fn ended(&self) -> Option<u64> {
+        (self.end != u64::MAX).then_some(self.end)
     }
 }
 

@@ -138,6 +138,7 @@ fn a_call_outside_of_all_recorded_ones_is_unknown() {
         join.api(of(5), &api(6, start, start + 1, correlation), true, &mut out.take());
         join.work(0, of(5), kernel(correlation, 500), None, &mut out.take());
     }
+    join.expire(0, true, &mut out.take());
     assert_eq!(out.0, [(1, None, None), (2, None, None), (3, Some(2), None)]);
 }
 
@@ -203,7 +204,8 @@ fn a_call_is_found_wherever_the_last_one_was() {
     assert_eq!(thread.begun_by(5), 0);
     // Two begin at each time, and the oldest are forgotten.
     for at in 0..1000u64 {
-        let call = Call { begin: at / 2 * 10, end: u64::MAX, id: at, is_launch: true, is_outer: false };
+        let call =
+            Call { begin: at / 2 * 10, end: u64::MAX, id: at, tid: 6, is_launch: true, is_outer: false };
         thread.calls.push_back(call);
     }
     thread.calls.drain(..100);
@@ -289,4 +291,29 @@ fn a_program_with_records_to_come_keeps_its_account() {
     let closed = join.close(300, |_, _| false, &mut out.take());
     assert_eq!((closed.len(), closed[0].0, closed[0].1.unmatched), (1, program, 1));
     assert_eq!(join.close(300, |_, _| false, &mut out.take()), []);
+}
+
+#[test]
+fn work_waits_for_the_end_of_its_call() {
+    for work_first in [false, true] {
+        let (mut join, mut out) = (Join::default(), Out::default());
+        join.watch(5);
+        for (id, correlation) in [(1, 7), (2, 8), (3, 9)] {
+            join.begin(5, id as u32 + 10, 100, id, true);
+            if work_first {
+                join.work(0, of(5), kernel(correlation, 120), None, &mut out.take());
+            }
+            join.api(of(5), &api(id as u32 + 10, 110, 150, correlation), true, &mut out.take());
+            if !work_first {
+                join.work(0, of(5), kernel(correlation, 120), None, &mut out.take());
+            }
+        }
+        assert!(out.0.is_empty());
+        join.end(5, 11, 160, 1, true);
+        join.expire(1000, false, &mut out.take());
+        assert_eq!(out.0, [(7, Some(1), Some(160))]);
+        join.end(5, 12, 170, 2, true);
+        join.expire(130 + PATIENCE_NS, false, &mut out.take());
+        assert_eq!(out.0[1..], [(8, Some(2), Some(170)), (9, Some(3), None)]);
+    }
 }

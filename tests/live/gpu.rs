@@ -174,7 +174,8 @@ impl Gpu {
             );
             if let Some(end) = &call.end {
                 let queued = work.start as i64 - (began + end.ts) as i64;
-                let found = (line["queued_us"].as_f64().unwrap() * 1e3).round() as i64;
+                let found = line["queued_us"].as_f64().unwrap_or_else(|| panic!("{line}: {call:?}"));
+                let found = (found * 1e3).round() as i64;
                 assert!(found.abs_diff(queued) <= error, "{line}: {queued}");
             }
         }
