@@ -10,6 +10,7 @@ import unittest
 import unittest.mock
 from pathlib import Path
 
+import duckdb
 import pyarrow
 import pyarrow.parquet
 
@@ -175,6 +176,16 @@ class Questions(unittest.TestCase):
 
 
 class Datasets(unittest.TestCase):
+    def test_a_progress_bar_is_for_terminals_only(self):
+        default = duckdb.connect().execute("select current_setting('enable_progress_bar')").fetchone()[0]
+        for is_terminal in [False, True]:
+            with tempfile.TemporaryDirectory() as folder, unittest.mock.patch("gpurec.engines.sys") as mocked:
+                mocked.stdout.isatty.return_value = is_terminal
+                made().write(folder)
+                job = gpurec.open(folder)
+                (row,) = rows_of(job.sql("select current_setting('enable_progress_bar') as shown"))
+            self.assertEqual(row["shown"], is_terminal and default)
+
     def test_clocks_correct_times(self):
         with tempfile.TemporaryDirectory() as folder:
             it = made()

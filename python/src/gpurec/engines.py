@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import json
+import sys
 from importlib import resources
 from typing import Any, Protocol
 
@@ -49,6 +50,9 @@ class DuckDB:
 
         self.path = path.rstrip("/")
         self.connection = duckdb.connect()
+        # DuckDB draws it into pipes and files too.
+        if not sys.stdout.isatty():
+            self.connection.execute("set enable_progress_bar = false")
 
     def _files(self, table: str) -> str:
         return f"{self.path}/{table}/**/*.parquet"
