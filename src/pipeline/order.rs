@@ -127,7 +127,10 @@ impl Order {
 
     /// True if another thread may read a part of the ring while items that were read before are released.
     pub fn wants_ahead(&self, ring: usize) -> bool {
-        if self.is_behind { self.kept() < MOST_KEPT } else { self.rings[ring].len() < 2 * PART }
+        if self.is_behind {
+            return self.kept() < MOST_KEPT;
+        }
+        self.rings[ring].len() < 2 * PART || self.holder == Some(ring)
     }
 
     #[cfg(test)]
