@@ -195,6 +195,7 @@ impl Worker {
         loop {
             let state = self.state.step.load(Ordering::SeqCst);
             if state == State::STOP {
+                self.take_back();
                 self.abandoned = self.rings.is_left();
                 break;
             }
@@ -310,6 +311,12 @@ impl Worker {
             Release::Done if !more && records <= 1000 => Round::Idle,
             _ => Round::Busy,
         }
+    }
+
+    /// Takes what the helpers have read or are reading.
+    fn take_back(&mut self) {
+        let read = self.rings.take_back(&mut self.order, None);
+        self.note(read);
     }
 
     fn note(&mut self, read: Read) {
@@ -461,8 +468,7 @@ impl Worker {
     }
 
     fn finish(mut self) -> Outcome {
-        let read = self.rings.take_back(&mut self.order, None);
-        self.note(read);
+        self.take_back();
         self.receive();
         self.clock_ticks.restart();
         self.look_at_clocks();
