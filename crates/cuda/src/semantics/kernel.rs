@@ -47,13 +47,14 @@ pub struct KernelName {
     /// The symbol as the program has it.
     symbol: Box<[u8]>,
     cut: bool,
-    /// The readable text: made when it is first shown. A program registers very many kernels and launches few.
-    text: OnceLock<Arc<str>>,
+    /// The readable text, made when it is first shown: a program registers very many kernels and launches few. None: there
+    /// was no room for it.
+    text: OnceLock<Option<Arc<str>>>,
 }
 
 impl KernelName {
     fn of_text(text: String) -> Arc<KernelName> {
-        let text = OnceLock::from(Arc::<str>::from(text));
+        let text = OnceLock::from(Some(text.into()));
         Arc::new(KernelName { symbol: Box::default(), cut: false, text })
     }
 }
@@ -104,15 +105,13 @@ impl KernelNames {
 
     /// The text of a name. The symbol itself if there is no room for its readable text.
     pub fn text(&mut self, name: &KernelName) -> Arc<str> {
-        if let Some(text) = name.text.get() {
-            return text.clone();
-        }
-        let text = readable(&name.symbol, name.cut);
-        if !self.left.take(text.len()) {
-            self.beyond += 1;
-            return String::from_utf8_lossy(&name.symbol).into();
-        }
-        name.text.get_or_init(|| text.into()).clone()
+        let text = name.text.get_or_init(|| {
+            let text = readable(&name.symbol, name.cut);
+            let fits = self.left.take(text.len());
+            self.beyond += u64::from(!fits);
+            fits.then(|| text.into())
+        });
+        text.clone().unwrap_or_else(|| String::from_utf8_lossy(&name.symbol).into())
     }
 }
 

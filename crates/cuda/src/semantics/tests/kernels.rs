@@ -268,5 +268,7 @@ fn readable_texts_are_bounded_too() {
     assert_eq!(all.len(), 100_000);
     let readable = all.iter().filter(|name| names.text(name).starts_with("void ")).count();
     assert!((20_000..60_000).contains(&readable), "{readable}");
+    // Shown again, they are as before.
+    assert_eq!(all.iter().filter(|name| names.text(name).starts_with("void ")).count(), readable);
     assert_eq!(names.beyond, 100_000 - readable as u64);
 }
