@@ -4,7 +4,7 @@
 usage: guests.py --gpurec PATH --standins DIR [--kernel 6.12] [--steps N] [--keep DIR]
 
 In: gpurec; the folder with the stand-in libcudart (OUT_DIR/demo of the build); scripts/vm. The machines share memory, in
-which the ranks meet and in which a program measures the clocks before and after the job. As root; ten minutes. Out: both
+which the ranks meet and in which a program measures the clocks before and after the job. As root; five minutes. Out: both
 figures; exit status 1 if the true offset is outside of the error bar, or a rank is not complete.
 """
 

@@ -111,7 +111,6 @@ impl Devices {
         }
     }
 
-    /// Known devices come first. Empty if no device is known.
     /// The process ended, and has no figures of its own any more.
     pub fn fold(&mut self, pid: u32) {
         for row in self.rows.values_mut() {
@@ -119,6 +118,7 @@ impl Devices {
         }
     }
 
+    /// Known devices come first. Empty if no device is known.
     pub fn finish(&self) -> Vec<DeviceFigures> {
         let figures = |row: &Row| {
             let held_bytes = row.seen.held_bytes.saturating_add(row.live);

@@ -152,7 +152,7 @@ impl Lines {
         closed
     }
 
-    /// Writes work whose call is not known and will not be.
+    /// Writes work whose call has ended meanwhile, and work that has waited too long for its call or for its end.
     pub fn gpu_expire(&mut self, now: u64, everything: bool, source: GpuSource) {
         let mut late = Vec::new();
         self.gpu.expire(now, everything, &mut |joined| late.push(joined));
