@@ -75,7 +75,7 @@ fn started(count: usize) -> io::Result<(Sender<Job>, Receiver<Job>)> {
 }
 
 fn help(work: &Receiver<Job>) {
-    // The worker, which starts them, goes before other threads. They need not.
+    // The worker, which starts them, goes before other threads. Helpers do not: formatting must not slow the programs.
     // SAFETY: plain integers; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) };
     for job in work {
