@@ -100,7 +100,7 @@ def main():
             stragglers = f"none: {error}"
     theirs = {(int(row["rank"]), row["name"]): row["sum (us)"] for _, row in kernels.iterrows()}
     off = [key for key in own if abs(theirs.get(key, 0) - own[key]) > 0.001]
-    print(f"GPU time of {len(own)} kernels of a rank: {len(off)} differ by more than 1 ns")
+    print(f"GPU time of {len(own)} pairs of rank and kernel: {len(off)} differ by more than 1 ns")
     for rank, path in enumerate(options.traces):
         ms = idle.loc[idle["rank"] == rank, "idle_time(us)"].iloc[0] / 1e3
         report = gpurecs(options.gpurec, ["report", "gpu", "--json", path])
