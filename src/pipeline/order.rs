@@ -27,13 +27,13 @@ pub const PART: usize = 4 << 10;
 const MOST_KEPT: usize = 512 << 10;
 const AT_ONCE: usize = 4 * PART;
 
-/// An item is fetched into the CPU's cache when it is this number of places from its turn.
+/// An item is fetched into the CPU's cache this number of items before its turn.
 const AHEAD: usize = 8;
 
 /// Bytes of a line of a CPU's cache.
 const LINE: usize = 64;
 
-/// Number of used-up parts that are kept.
+/// The most used parts that are kept.
 const SPARE: usize = 16;
 
 /// Number of threads per ring whose last hits are known, by the last bits of their tids. Few threads take turns on
@@ -50,7 +50,7 @@ pub struct Order {
     /// While items are released: the rings that have any, and the time of the oldest of each.
     fronts: Vec<usize>,
     times: Vec<u64>,
-    /// Used-up parts, whose memory the next ones take.
+    /// Used parts, whose memory new ones take.
     spare: Vec<Items>,
 }
 
@@ -302,7 +302,7 @@ impl Queue {
         self.items.len() + self.later.iter().map(Items::len).sum::<usize>()
     }
 
-    /// Returns a part that is used up.
+    /// Returns a used part, if there is one.
     fn give_back(&mut self) -> Option<Items> {
         if self.is_read_ahead && self.items.is_empty() {
             return Some(mem::take(&mut self.items));
@@ -314,7 +314,7 @@ impl Queue {
         None
     }
 
-    /// Goes on to the next part when all items of the oldest have been taken. Returns the part that is used up.
+    /// If all items of the oldest part have been taken, the next part becomes the oldest. Returns the used part.
     fn go_on(&mut self) -> Option<Items> {
         if !self.items.is_empty() {
             return None;
@@ -335,7 +335,7 @@ impl Queue {
         part.unwrap_or(&mut self.items).insert(item);
     }
 
-    /// Puts a part behind the items that there are. Returns a part that is used up.
+    /// Adds a part behind the other items. Returns a used part, if there is one.
     fn append(&mut self, part: Part) -> Option<Items> {
         let Part { mut items, hits } = part;
         self.hits = hits;

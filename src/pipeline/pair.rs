@@ -158,7 +158,7 @@ impl Pairing {
         }
         let (depth, parent) = (thread.open.len() as u32, thread.open.last().map(|outer| outer.id));
         let gaps = thread.gaps;
-        // It is in the list before the sink sees it: to copy it there afterwards would cost time for every call.
+        // Added to the list before the sink sees it, because copying it there later would cost time for every call.
         let call =
             Open { pid, tid: item.tid, probe, ts: item.ts, depth, id: 0, parent, origin, stack, sp, gaps };
         thread.open.push(call);

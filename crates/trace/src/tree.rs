@@ -201,8 +201,8 @@ impl<T> Calls<T> {
         Some(pid)
     }
 
-    /// Returns whether `dead` is up to date now. It is only from time to time, because that takes a look at every open
-    /// call.
+    /// Returns true if `dead` was brought up to date. That happens only from time to time, because it looks at every
+    /// open call.
     pub fn died(&mut self, pid: u32, ts_ns: u64) -> bool {
         let is_due = self.deaths.died(pid, ts_ns);
         if is_due {

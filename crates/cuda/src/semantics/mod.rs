@@ -175,7 +175,7 @@ enum SavedState {
     Nothing,
     Alloc {
         alloc: Alloc,
-        /// In a box, because it would make every open call larger, and slower to move.
+        /// In a box: without it every open call would be larger, and slower to move.
         asked: Box<RequestedSize>,
         ptr: Option<u64>,
         at: At,
