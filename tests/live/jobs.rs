@@ -117,19 +117,25 @@ fn a_shell_with_job_control_that_is_recorded() {
     });
 }
 
-/// The first program of a container is often such a shell.
+/// The first program of a container is often such a shell. It waits for its job while that opens its libraries: if it
+/// took note of the end of another child then, it might see gpurec's stop (docs/recording.md).
 #[test]
 fn a_script_with_job_control_and_no_terminal() {
     live(|room| {
         let odd = OddPrograms::new(room);
         let file = room.text("t.jsonl");
-        let (go, hooked) = (room.text("go"), until_hooked(&file));
+        let (go, waits, hooked) = (room.text("go"), room.text("waits"), until_hooked(&file));
         let wait = format!("{} wait {go} {}", odd.program, odd.copies.join(" "));
         let script = format!(
-            "set -m; {wait} & p=$!; {hooked}; (sleep 0.5; touch {go}) & wait $p; echo status $?; sleep 1; {} leaf 20; echo status $?; jobs",
+            "set -m; {wait} & p=$!; {hooked}; : > {waits}; wait $p; echo status $?; {} leaf 20; echo status $?; jobs",
             odd.x.program
         );
-        let done = room.run(room.gpurec(&["--lib", LIB, "-o", &file, "--", "setsid", "bash", "-c", &script]));
+        let words = ["--lib", LIB, "-o", &file, "--", "setsid", "bash", "-c", &script];
+        let recording = room.start(room.gpurec(&words));
+        eventually("the script waits", || room.path("waits").exists());
+        std::thread::sleep(Duration::from_millis(500));
+        fs::write(&go, "").unwrap();
+        let done = recording.done();
         assert_eq!(done.exited(0).text(), "waiting\nopened\nstatus 0\nstatus 0\n");
         let trace = Trace::checked(room, &file);
         assert_eq!(trace.lost(), 0);
