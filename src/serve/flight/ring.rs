@@ -27,6 +27,9 @@ const SHORTEST: Duration = Duration::from_millis(500);
 /// Limits of a ring for which only a duration is given.
 pub const MOST_ON_DISK: u64 = 4 << 30;
 pub const MOST_IN_MEMORY: u64 = 256 << 20;
+/// Segments are kept for this long beyond the ring's duration: a dump is requested for a moment, and is written after all
+/// records up to that moment have been read. At the end of a recording the hooks are removed in between.
+const LATE: Duration = Duration::from_secs(5);
 /// The most bytes of segments that stay in memory because the disk has no room.
 const SPARE: u64 = 64 << 20;
 
@@ -76,6 +79,7 @@ struct Open {
 
 pub struct Ring {
     last: Last,
+    late: Duration,
     /// Compressed bytes of all segments.
     most: u64,
     /// None: in memory.
@@ -99,7 +103,8 @@ impl Ring {
             (Last::Span(_), None) => MOST_IN_MEMORY,
         };
         let (folder, closed) = (folder.map(Arc::new), VecDeque::new());
-        Ring { last, most, folder, open: None, closed, bytes: 0, leaving: Vec::new(), count: 0, jobs }
+        let leaving = Vec::new();
+        Ring { last, late: LATE, most, folder, open: None, closed, bytes: 0, leaving, count: 0, jobs }
     }
 
     /// Takes whole lines.
@@ -138,7 +143,7 @@ impl Ring {
     }
 
     fn is_old(&self, segment: &Segment) -> bool {
-        let is_late = matches!(self.last, Last::Span(span) if segment.until.elapsed() > span);
+        let is_late = matches!(self.last, Last::Span(span) if segment.until.elapsed() > span + self.late);
         is_late || self.bytes > self.most
     }
 
@@ -375,15 +380,17 @@ mod tests {
         let (sender, receiver) = unbounded();
         let opened = std::fs::File::open(&folder).unwrap().into();
         let mut ring = Ring::new(Last::Span(Duration::from_secs(1)), Some(opened), sender);
+        ring.late = Duration::from_secs(2);
         ring.write(line(0).as_bytes()).unwrap();
         ring.died(1, 0);
         ring.dump(request());
         assert_eq!(files(), 1);
         let (forgotten, dumped, from_ns) = jobs(&receiver);
         assert_eq!((forgotten.len(), dumped, from_ns), (0, vec![(false, 0), (true, 0)], 2_000_000_000));
-        ring.look().unwrap();
-        assert_eq!(files(), 1, "it is recent");
         std::thread::sleep(Duration::from_millis(1100));
+        ring.look().unwrap();
+        assert_eq!(files(), 1, "a dump of the last second may come late");
+        std::thread::sleep(Duration::from_millis(2000));
         ring.look().unwrap();
         assert_eq!(jobs(&receiver).0, [(false, 0), (true, 0)]);
         assert_eq!(files(), 0, "its last reader has gone");
