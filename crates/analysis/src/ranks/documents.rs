@@ -109,6 +109,7 @@ impl Job {
                 complete: figures.complete,
                 reasons: figures.incomplete_because.iter().chain(&figures.notes).take(5).cloned().collect(),
                 xids: Vec::new(),
+                is_duplicate: false,
             });
         }
         match ranks.first_key_value() {

@@ -30,6 +30,8 @@ const LONGEST_ROUND_NS: i64 = 3_600_000_000_000;
 /// A round with more arrivals than this is followed by a shorter one, and one with fewer by a longer one.
 const MANY: usize = 32_768;
 const FEW: usize = 8_192;
+/// The most jobs that a note names.
+const SHOWN_JOBS: usize = 4;
 
 /// The traces of a folder, or else the documents in it, in the order of their names; a file stands for itself.
 pub fn files_of(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
@@ -281,20 +283,25 @@ fn states(
 ) {
     let mut world = 0;
     let mut seen_ranks = BTreeSet::new();
+    let (mut jobs, mut without) = (BTreeSet::new(), 0);
     for (trace, follower) in followers.iter().enumerate() {
         let seen = &follower.seen;
         world = world.max(seen.world_size.unwrap_or(0));
         report.job = report.job.take().or(seen.job.clone());
+        jobs.extend(seen.job.clone());
         let mut reasons = follower.notes().sentences();
         reasons.extend(seen.reasons.iter().cloned());
         let complete = seen.complete == Some(true) && follower.error.is_none() && follower.notes().is_whole();
-        for pid in members(follower) {
+        let members = members(follower);
+        without += u64::from(members.is_empty());
+        for pid in members {
             let who = Who { trace: trace as u32, pid };
             let process = seen.processes.get(&pid);
             let sizes = process.into_iter().flat_map(|it| it.comms.values()).filter_map(|last| last.nranks);
             world = world.max(sizes.max().unwrap_or(0));
             let number = rank(who);
-            if !matcher.duplicates.contains_key(&who) {
+            let is_duplicate = matcher.duplicates.contains_key(&who);
+            if !is_duplicate {
                 seen_ranks.extend(number);
             }
             report.ranks.push(RankState {
@@ -305,8 +312,24 @@ fn states(
                 complete,
                 reasons: reasons.clone(),
                 xids: seen.xids.clone(),
+                is_duplicate,
             });
         }
+    }
+    if jobs.len() > 1 {
+        let names: Vec<String> = jobs.iter().take(SHOWN_JOBS).map(|job| ui::clean(job)).collect();
+        let more = if jobs.len() > SHOWN_JOBS { ", …" } else { "" };
+        report.notes.push(format!(
+            "the traces are of {} jobs ({}{more}): all figures are of these together, and a rank may be there more than once; name the traces of one job",
+            jobs.len(),
+            names.join(", ")
+        ));
+    }
+    if without > 0 && !report.ranks.is_empty() {
+        report.notes.push(format!(
+            "{} no process with a rank: nothing of them is in these figures, except the clocks",
+            if without == 1 { "1 trace has".to_owned() } else { format!("{without} traces have") }
+        ));
     }
     report.ranks.sort_by(|a, b| (a.rank, &a.file, a.pid).cmp(&(b.rank, &b.file, b.pid)));
     world = world.max(seen_ranks.last().map_or(0, |rank| rank + 1));

@@ -20,6 +20,8 @@ pub struct RankState {
     pub complete: bool,
     pub reasons: Vec<String>,
     pub xids: Vec<String>,
+    /// The same rank is there twice, and this one is left out.
+    pub is_duplicate: bool,
 }
 
 /// Ranks that called one collective with different arguments.

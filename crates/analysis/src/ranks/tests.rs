@@ -266,8 +266,27 @@ fn missing_cut_damaged_and_doubled_traces_are_said_and_the_rest_is_analysed() {
     for said in ["rank 0 is there twice", "broken.jsonl", "empty.jsonl"] {
         assert!(notes.contains(said), "{notes}");
     }
+    let shown = text::print(&report, 200);
+    assert!(shown.contains("7 ranks on 2 hosts"), "{shown}");
     assert_eq!(report.stragglers[0].rank.map(u64::from), truth["straggler"].as_u64());
     assert!(report.hangs.is_empty(), "a trace that ends early says nothing of a hang: {:?}", report.hangs);
+}
+
+#[test]
+fn traces_of_two_jobs_and_of_no_rank_are_said() {
+    let (folder, _) = Folder::of(Plan { ranks: 2, steps: 3, seed: 1, ..Plan::default() });
+    let (other, _) = Folder::of(Plan { ranks: 2, steps: 3, seed: 2, ..Plan::default() });
+    assert!(folder.report().notes.iter().all(|note| !note.contains("jobs") && !note.contains("no process")));
+    for (number, file) in files_of(std::slice::from_ref(&other.0)).unwrap().iter().enumerate() {
+        fs::copy(file, folder.file(&format!("other-{number}.jsonl"))).unwrap();
+    }
+    let first = fs::read_to_string(other.file("node00-0.jsonl")).unwrap();
+    let header = first.lines().next().unwrap();
+    fs::write(folder.file("without.jsonl"), format!("{header}\n")).unwrap();
+    let notes = folder.report().notes.join("\n");
+    for said in ["the traces are of 2 jobs (job-1, job-2)", "1 trace has no process with a rank"] {
+        assert!(notes.contains(said), "{notes}");
+    }
 }
 
 #[test]

@@ -29,7 +29,8 @@ pub fn print(report: &Report, width: usize) -> String {
 fn headline(report: &Report) -> String {
     let hosts: std::collections::BTreeSet<&str> = report.ranks.iter().map(|it| it.host.as_str()).collect();
     let job = report.job.as_ref().map(|job| format!(" {}", clean(job))).unwrap_or_default();
-    let ranks = plural(report.ranks.len() as u64, "rank");
+    let ranks = report.ranks.iter().filter(|it| !it.is_duplicate).count();
+    let ranks = plural(ranks as u64, "rank");
     if report.unknown.contains_key("collectives") {
         return format!("Job{job}: {ranks}, from documents of summary --json");
     }
