@@ -133,6 +133,15 @@ class Questions(unittest.TestCase):
             [(0, "train.py:5 grow", 3, 60, 2, 50)],
         )
 
+    def test_memory_held_is_not_known_where_frees_were_not_recorded(self):
+        with tempfile.TemporaryDirectory() as folder:
+            it = made()
+            it.rows["meta", 0][0]["summary"] = '{"unknown":{"memory.held":"frees were not recorded"},"memory":{"held":null}}'
+            it.write(folder)
+            (row,) = rows_of(gpurec.open(folder).memory())
+        self.assertEqual((row["allocations"], row["allocated_bytes"]), (3, 60))
+        self.assertTrue(row["held"] is None and row["held_bytes"] is None, row)
+
     def test_failed_calls(self):
         self.assertEqual(
             self.rows(self.job.failed_calls, "rank", "name", "error", "count"), [(0, "cuInit", "CUDA_ERROR_NO_DEVICE", 1)]
