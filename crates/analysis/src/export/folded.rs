@@ -4,7 +4,7 @@
 //! several traces stand apart; readers sum them.
 
 use super::sink::{At, Cause, Links, Sink, Source};
-use super::weights::{Held, Weights, no_stacks};
+use super::weights::{Held, Weights, no_gpu, no_stacks};
 use crate::stacks::{Stacks, Weight};
 use gpurec_trace::{Frame, Line, last_part};
 
@@ -80,6 +80,7 @@ impl Sink for Folded {
     }
 
     fn source_ends(&mut self, stacks: &Stacks) -> Option<String> {
+        let lacks_gpu = self.by == Weight::Gpu && !self.weights.follows_gpu();
         for row in self.weights.source_ends() {
             let weight = match self.by {
                 Weight::Time => row.sum.ns.div_ceil(1000),
@@ -102,7 +103,7 @@ impl Sink for Folded {
             self.push(&function);
             self.out.extend_from_slice(format!(" {weight}\n").as_bytes());
         }
-        no_stacks(stacks)
+        no_stacks(stacks).or_else(|| lacks_gpu.then(no_gpu))
     }
 
     fn buffer(&mut self) -> &mut Vec<u8> {

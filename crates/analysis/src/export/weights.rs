@@ -118,6 +118,11 @@ impl Weights {
         }
     }
 
+    /// True if the trace has GPU work, or could have.
+    pub fn follows_gpu(&self) -> bool {
+        self.follows_gpu
+    }
+
     /// The rows of the trace that ends, in the order in which they first came.
     pub fn source_ends(&mut self) -> Vec<Row> {
         self.by_key.clear();
@@ -134,7 +139,14 @@ impl Weights {
 
 /// The note for a trace from which no profile can be made.
 pub fn no_stacks(stacks: &Stacks) -> Option<String> {
-    stacks
-        .is_empty()
-        .then(|| "it has no call stacks, so the profile has nothing of it: record with --stacks".to_owned())
+    stacks.is_empty().then(|| nothing_of_it("call stacks", "--stacks"))
+}
+
+/// The same for a profile of GPU time.
+pub fn no_gpu() -> String {
+    nothing_of_it("GPU work", "--gpu")
+}
+
+fn nothing_of_it(missing: &str, option: &str) -> String {
+    format!("it has no {missing}, so the profile has nothing of it: record with {option}")
 }

@@ -61,6 +61,9 @@ impl View for CallStacks {
         if all == Sum::default() {
             return nothing("No call of this role has a call stack in this trace.");
         }
+        if by == Weight::Gpu && all.gpu_ns == 0 {
+            return nothing("No call with a call stack has GPU work in this trace: record with --gpu.");
+        }
         let mut report = Report::default();
         let distinct: HashSet<u64> = rows.iter().map(|(stack, ..)| *stack).collect();
         self.title(&mut report, distinct.len() as u64, &all);
