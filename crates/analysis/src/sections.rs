@@ -107,7 +107,9 @@ pub fn kernels(page: &mut Page, figures: &Figures) {
     }
     if figures.unnamed_launches > 0 {
         let launches = plural(figures.unnamed_launches, "launch");
-        page.line(&format!("  {launches} shown by address: gpurec ran out of time to look up their names"));
+        page.line(&format!(
+            "  gpurec ran out of time to look up the kernel of {launches}: their lines show its address"
+        ));
     }
 }
 
