@@ -118,6 +118,8 @@ pub struct Worker {
     /// Samples of NVML: with --gpu, --metrics or --otlp.
     pub devices: Option<Receiver<Sample>>,
     sleeps: Sleeps,
+    /// Everything older than this has been read and counted.
+    known_to: u64,
     pause: Pause,
     /// The rings were left unread at the end.
     abandoned: bool,
@@ -177,6 +179,7 @@ impl Worker {
             clock_ticks: ClockTicks::default(),
             devices: None,
             sleeps: Sleeps::default(),
+            known_to: 0,
             pause: Pause::new(room),
             abandoned: false,
         }
@@ -255,14 +258,15 @@ impl Worker {
         self.writes_clocks || self.lines.processes.has_rank
     }
 
-    /// Reports to the watches, but not after the recording ended: removing hooks may take long.
+    /// Reports to the watches, but not after the recording ended: removing hooks may take long. They get the sums of the
+    /// time up to which everything is known: later than that, a call that has returned would still count as open.
     fn show_watch(&mut self) {
         if self.state.cut.load(Ordering::SeqCst) != 0 {
             return;
         }
         if self.watches.iter().any(|watch| watch.is_due()) {
             self.write_losses();
-            let at = self.lines.since_start(monotonic_ns());
+            let at = self.lines.since_start(self.known_to);
             let due = self.watches.iter_mut().filter(|watch| watch.is_due());
             due.for_each(|watch| watch.show(&mut self.lines, at, self.lost));
         }
@@ -292,6 +296,7 @@ impl Worker {
         // possible.
         self.receive();
         let released = self.release(false);
+        self.known_to = self.known_to.max(now.min(released.to));
         // Later messages wait until all records before them are written.
         write_until(now.min(released.to), &mut self.waiting, &mut self.lines);
         if let Some(gpu) = &mut self.gpu {
