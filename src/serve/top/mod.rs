@@ -28,6 +28,8 @@ use gpurec_analysis::usage::Snapshot;
 
 /// The time between two samples, over which rates are computed.
 const EVERY: Duration = Duration::from_secs(1);
+/// The least time between an answer and the next request: after a late answer the rates are those of about a second too.
+const LEAST: Duration = Duration::from_millis(900);
 /// How often the thread checks for samples, keys and the end.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long the end of the recording waits if the terminal accepts no output.
@@ -149,6 +151,7 @@ impl Samples {
         match self.asked.as_ref()?.try_recv() {
             Ok(state) => {
                 self.asked = None;
+                self.next = self.next.max(Instant::now() + LEAST);
                 let nothing = Snapshot::default();
                 let before = self.before.as_ref().map_or(&nothing, |state| &state.usage);
                 let activity = Activity::between(before, &state.usage, |cgroup| Owner::of(cgroup).container);
