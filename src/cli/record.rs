@@ -33,7 +33,8 @@ pub struct DemoArgs {
     /// Write the recording as an HTML page beside the trace, and open it in your browser
     #[arg(long)]
     pub open: bool,
-    /// Arguments for the demo program
+    /// Arguments for the demo program: --loops N, --threads N, --burst N, --sleep MS, --exit N, --fork, --crash,
+    /// --needless
     #[arg(last = true)]
     pub args: Vec<OsString>,
 }
