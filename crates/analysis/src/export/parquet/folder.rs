@@ -13,6 +13,7 @@ use std::sync::Mutex;
 use anyhow::{Context, Result};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
+use super::columns::Table;
 use super::file::{Facts, Hidden, TRACE_KEY, Written};
 use crate::ui;
 
@@ -39,6 +40,7 @@ pub fn publish(folder: &Path, facts: &Facts, parts: Vec<Written>) -> Result<()> 
         places.push((path, file));
     }
     let mut changed = BTreeSet::new();
+    remove_elsewhere(folder, facts, &places)?;
     let mut replaced: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
     for (place, hidden) in &places {
         let failed = || format!("{} cannot be written: give -o another folder", ui::name(place));
@@ -64,6 +66,30 @@ pub fn publish(folder: &Path, facts: &Facts, parts: Vec<Written>) -> Result<()> 
     changed.iter().try_for_each(|folder| sync(folder)).map_err(Into::into)
 }
 
+/// Removes parts of the trace that an earlier export put where this one puts none: it may not have known the rank yet, or
+/// have had rows of more tables. Only folders of the same jobs, host and ranks are searched. The table `meta` is first: what
+/// it lists is whole.
+fn remove_elsewhere(folder: &Path, facts: &Facts, places: &[(PathBuf, Hidden)]) -> Result<()> {
+    let below = |place: &Path| {
+        let table = place.strip_prefix(folder).ok().and_then(|path| path.iter().next().map(PathBuf::from));
+        table.and_then(|table| place.strip_prefix(folder.join(table)).ok().map(Path::to_path_buf))
+    };
+    let mut keys: BTreeSet<PathBuf> = places.iter().filter_map(|(place, _)| below(place)).collect();
+    keys.insert([key("job", None), key("host", facts.host.as_deref()), key("rank", None)].iter().collect());
+    let tables = Table::ALL.iter().filter(|table| **table != Table::Meta);
+    for table in [Table::Meta].iter().chain(tables) {
+        for place in keys.iter().map(|keys| folder.join(table.name()).join(keys)) {
+            if places.iter().any(|(known, _)| *known == place) || !place.is_dir() {
+                continue;
+            }
+            for old in parts_of(&place, facts.trace)? {
+                fs::remove_file(&old).with_context(|| ui::name(&old))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 fn only<T: Ord>(values: &BTreeSet<T>) -> Option<&T> {
     values.first().filter(|_| values.len() == 1)
 }
@@ -73,12 +99,21 @@ fn key(key: &str, value: Option<&str>) -> String {
     let mut text = format!("{key}=");
     let Some(value) = value else { return text + UNKNOWN };
     for byte in value.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => text.push(char::from(byte)),
-            _ => text.push_str(&format!("%{byte:02X}")),
+        match has_no_escape(byte) {
+            true => text.push(char::from(byte)),
+            false => text.push_str(&format!("%{byte:02X}")),
         }
     }
     text
+}
+
+fn has_no_escape(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
+}
+
+/// True if the value of a key is without escapes.
+pub fn is_plain(value: &str) -> bool {
+    value.bytes().all(has_no_escape)
 }
 
 /// The parts of a trace in a folder, the last first.

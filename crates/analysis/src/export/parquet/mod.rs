@@ -56,13 +56,20 @@ pub fn write(files: &[PathBuf], only: &Only, folder: &Path) -> Result<Vec<String
             });
         }
     });
-    let mut all = Vec::new();
+    let (mut all, mut failed) = (Vec::new(), None);
     for (file, result) in files.iter().zip(results) {
         let notes = result.into_inner().ok().flatten().with_context(|| ui::name(file))?;
-        let name = file.display().to_string();
-        all.extend(notes?.into_iter().map(|text| format!("{}: {}", ui::clean(&name), ui::clean(&text))));
+        match notes {
+            Ok(notes) => {
+                all.extend(notes.iter().map(|text| format!("{}: {}", ui::name(file), ui::clean(text))))
+            }
+            // The last error is the one that ends the export.
+            Err(error) => all.extend(failed.replace(error).map(|error| format!("{error:#}"))),
+        }
     }
-    Ok(all)
+    let Some(error) = failed else { return Ok(all) };
+    all.iter().for_each(|text| ui::say(text));
+    Err(error)
 }
 
 fn one(file: &Path, only: &Only, folder: &Path) -> Notes {
@@ -83,7 +90,8 @@ fn one(file: &Path, only: &Only, folder: &Path) -> Notes {
         })
     });
     if let Some(error) = failed {
-        return Err(error);
+        let what = "is not in the dataset: free some space, or give -o another folder";
+        return Err(error.context(format!("{} {what}", ui::name(file))));
     }
     // The dataset has what other views skip.
     let notes = TraceNotes { unknown_lines: 0, unknown_keys: 0, ..notes? };

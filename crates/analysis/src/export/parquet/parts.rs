@@ -12,7 +12,7 @@ use super::batch::Batch;
 use super::chunk::{Format, Group};
 use super::columns::Table;
 use super::file::{Facts, PartFile, Written};
-use super::folder::publish;
+use super::folder::{is_plain, publish};
 
 /// Whole rows of a table before they are encoded, and bytes of their texts. So few rows stay in the processor's cache.
 const WINDOW: usize = 1 << 13;
@@ -24,7 +24,9 @@ const MOST_ROWS: usize = 1 << 19;
 const MOST_BYTES: usize = 192 << 20;
 /// Limit on partitions of a trace. A node has fewer ranks; the rows of more go where those without a rank go.
 const MOST_PARTITIONS: usize = 1024;
+/// Bytes of a job's name in the name of its folder, where an escape takes three and Linux allows 255.
 const LONGEST_JOB: usize = 128;
+const LONGEST_ESCAPED: usize = 80;
 
 /// A row of a partition's table.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +96,10 @@ impl Parts {
 
     /// The partition of a process.
     pub fn partition(&mut self, job: Option<&str>, rank: Option<u32>) -> usize {
-        let job = job.map(|job| gpurec_trace::bounds::short(job, LONGEST_JOB));
+        let job = job.map(|job| {
+            let most = if is_plain(job) { LONGEST_JOB } else { LONGEST_ESCAPED };
+            gpurec_trace::bounds::short(job, most)
+        });
         if let Some(known) = self.partitions.iter().position(|it| it.job == job && it.rank == rank) {
             return known;
         }

@@ -262,6 +262,23 @@ fn a_trace_is_in_the_dataset_once() {
     assert_eq!(rows(&folder.dataset(), Table::Meta).len(), 2);
 }
 
+/// Parts that an earlier export put elsewhere go: it did not know the rank yet, or had rows of more tables.
+#[test]
+fn a_trace_that_was_longer_or_shorter_is_in_the_dataset_once() {
+    let folder = Folder::new();
+    let exec = r#"{"event_id":2,"ts":0.2,"type":"process","name":"exec","pid":7,"tid":7,"command":["a"],"rank":3,"job":"ジョブの名前が長い場合もあるジョブの名前が長い場合もある場合"}"#;
+    let call = r#"{"event_id":1,"ts":0.1,"type":"userspace","name":"f","phase":"B","pid":7,"tid":7,"depth":0,"args":{}}"#;
+    let other = folder.trace("other.jsonl", &trace(CLOCK, &[call]));
+    folder.exported(std::slice::from_ref(&other));
+    let of_other = files(&folder.dataset());
+    for (lines, calls) in [(&[call][..], 2), (&[call, exec], 2), (&[exec], 1)] {
+        folder.exported(&[folder.trace("one.jsonl", &trace(CLOCK, lines))]);
+        assert_eq!(rows(&folder.dataset(), Table::Meta).len(), 2, "{lines:?}");
+        assert_eq!(rows(&folder.dataset(), Table::Calls).len(), calls, "{lines:?}");
+    }
+    assert!(of_other.iter().all(|path| path.exists()));
+}
+
 #[test]
 fn a_cut_trace_says_so() {
     let folder = Folder::new();
