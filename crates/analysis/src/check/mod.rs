@@ -17,7 +17,7 @@ use super::measure::{
     Asks, EvalError, Evaluation, Measurements, Op, Value, Verdict, decide, evaluate, evaluate_job, gather,
     options_that_leave_out,
 };
-use super::{Only, read, width_of_output};
+use super::{FAILED, Only, read, width_of_output};
 use crate::ranks::{files_of, gather as gather_job};
 use crate::ui;
 use budget::Budget;
@@ -78,13 +78,16 @@ fn check_job(config: &CheckConfig, budgets: &[Budget]) -> Result<u8> {
     let outcomes: Vec<Outcome> =
         budgets.iter().map(|budget| outcome(budget, evaluate_job(&budget.term, &report))).collect();
     let status = outcomes.iter().map(|outcome| outcome.verdict.status()).max().unwrap_or(0);
+    // What could not be read could be what an assertion is about.
+    let status = if report.unread > 0 { status.max(FAILED) } else { status };
     let mut out = BufWriter::new(std::io::stdout().lock());
     if config.json {
         let json = json!({
             "job": report.job,
             "ranks": report.ranks.len(),
             "notes": report.notes,
-            "passed": outcomes.iter().all(|outcome| outcome.verdict == Verdict::Pass),
+            "unread": report.unread,
+            "passed": report.unread == 0 && outcomes.iter().all(|outcome| outcome.verdict == Verdict::Pass),
             "checks": outcomes.iter().map(check_json).collect::<Vec<_>>(),
         });
         writeln!(out, "{}", ui::json(&json)?)?;

@@ -76,7 +76,7 @@ pub fn evaluate_job(term: &Term, job: &Report) -> Result<Evaluation, EvalError> 
     }
     let of = |metric: &Metric| {
         let reason = match metric.is_of_job() {
-            true => "the traces do not tell it (no collective was matched)",
+            true => "the traces do not tell it (they have no rank, or no collective was matched)",
             false => "it is a figure of one trace, and ranks. of all together: they have no quotient",
         };
         metric.of_job(job).ok_or_else(|| EvalError::NoValue(reason.to_owned()))

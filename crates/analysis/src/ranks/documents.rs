@@ -44,6 +44,7 @@ pub fn gather(files: &[PathBuf], only: &Only) -> Result<Report> {
     for file in files {
         if let Err(error) = job.file(file) {
             job.report.notes.push(format!("{}: {error:#}; it is left out", ui::name(file)));
+            job.report.unread += 1;
         }
     }
     if job.documents == 0 {

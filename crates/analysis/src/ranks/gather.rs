@@ -81,7 +81,10 @@ pub fn gather_traces(files: &[PathBuf], only: &Only) -> Result<Report> {
     for file in files {
         match open(file, followers.len() as u32, &mut domains, &names, only) {
             Ok(follower) => followers.push(follower),
-            Err(error) => report.notes.push(format!("{}: {error}; it is left out", ui::name(file))),
+            Err(error) => {
+                report.notes.push(format!("{}: {error}; it is left out", ui::name(file)));
+                report.unread += 1;
+            }
         }
     }
     if followers.is_empty() {

@@ -35,8 +35,10 @@ pub static JOB_FIGURES: [JobFigure; 12] = [
     count("hangs", "hangs", |job| Some(job.hangs.len() as u64)),
     count("collectives", "collectives", |job| Some(job.collectives.iter().map(|it| it.count).sum())),
     count("slow_kernels", "slow_kernels", |job| Some(job.slow_kernels.len() as u64)),
-    time("wait", "collectives", |job| Some(job.collectives.iter().map(|it| it.wait_ns).sum())),
-    time("cost", "stragglers", |job| job.stragglers.iter().map(|it| it.cost_ns).max().or(Some(0))),
+    time("wait", "collectives", |job| matched(job, job.collectives.iter().map(|it| it.wait_ns).sum())),
+    time("cost", "stragglers", |job| {
+        matched(job, job.stragglers.iter().map(|it| it.cost_ns).max().unwrap_or(0))
+    }),
     time("skew.avg", "skew", |job| job.skew.total_ns.checked_div(job.skew.count)),
     time("skew.max", "skew", |job| (job.skew.count > 0).then_some(job.skew.max_ns)),
     time("clock.error", "clocks", |job| {
@@ -45,9 +47,17 @@ pub static JOB_FIGURES: [JobFigure; 12] = [
     }),
 ];
 
+/// A figure of collectives that were matched: not known without any.
+fn matched(job: &Report, ns: u64) -> Option<u64> {
+    (!job.collectives.is_empty()).then_some(ns)
+}
+
 impl JobFigure {
     pub fn value(&self, job: &Report) -> Option<u64> {
-        if job.unknown.contains_key(self.part) { None } else { (self.of)(job) }
+        // Where there is no rank, nothing was looked at.
+        let is_known =
+            !job.unknown.contains_key(self.part) && (!job.ranks.is_empty() || self.name == "count");
+        is_known.then(|| (self.of)(job)).flatten()
     }
 }
 

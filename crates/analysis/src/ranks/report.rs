@@ -53,6 +53,8 @@ pub struct Report {
     pub skew: Skew,
     /// Remarks about the job: duplicate ranks, files that cannot be read, what could not be matched.
     pub notes: Vec<String>,
+    /// The number of files that cannot be read.
+    pub unread: u64,
     /// Some ranks of these collectives did not reach them, or have no trace.
     pub partial: u64,
     /// Each part of the document that is not known, with the reason.

@@ -266,6 +266,7 @@ fn missing_cut_damaged_and_doubled_traces_are_said_and_the_rest_is_analysed() {
     for said in ["rank 0 is there twice", "broken.jsonl", "empty.jsonl"] {
         assert!(notes.contains(said), "{notes}");
     }
+    assert_eq!(report.unread, 2);
     let shown = text::print(&report, 200);
     assert!(shown.contains("7 ranks on 2 hosts"), "{shown}");
     assert_eq!(report.stragglers[0].rank.map(u64::from), truth["straggler"].as_u64());
@@ -314,6 +315,11 @@ fn assertions_about_the_ranks_of_a_job() {
     }
     assert!(measure::budget("ranks.skw.p99<5ms").unwrap_err().reason.contains("skew.p99"));
     assert!(measure::budget("ranks.skew.p101<5ms").is_err() && measure::budget("ranks.hangs<5ms").is_err());
+    let none = Report::default();
+    for text in ["ranks.hangs==0", "ranks.missing==0", "ranks.wait<1ms", "ranks.clock.error<1ms"] {
+        let (term, ..) = measure::budget(text).unwrap().unwrap();
+        assert!(measure::evaluate_job(&term, &none).is_err(), "{text} of no rank");
+    }
     let late = measure::budget("ranks.hangs==0 after 10s").unwrap().unwrap();
     assert!(measure::evaluate_job(&late.0, &report).is_err());
 }
