@@ -84,7 +84,11 @@ fn perform(task: Task, keep_fds: Vec<i32>) -> Result<u8> {
     }
     match task {
         Task::Record(config) => record::run(&record::Config { keep_fds, ..*config }),
-        Task::Read(task) => task.perform(),
+        Task::Read(task) => {
+            // `ranks` has the traces of all ranks open at once.
+            process::fds::raise_limit();
+            task.perform()
+        }
         Task::Doctor => doctor::doctor(),
         Task::Demo { config, args, opens } => demo::run(record::Config { keep_fds, ..*config }, &args, opens),
         Task::Dump { pid } => serve::flight::ask(pid),
