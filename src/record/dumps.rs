@@ -29,8 +29,9 @@ impl Dumps {
     /// Call this before any thread starts.
     pub fn prepare(config: &Config) -> Result<Option<Dumps>> {
         let Some(flight) = config.flight else { return Ok(None) };
-        let signal =
-            flight.on.signal.then(DumpSignal::block).transpose().context("gpurec cannot block SIGUSR1")?;
+        // Without `--dump-on signal` it does nothing: it would end the recording without its dump.
+        let signal = DumpSignal::block().context("gpurec cannot block SIGUSR1")?;
+        let signal = Some(signal).filter(|_| flight.on.signal);
         Ok(Some(Dumps { config: flight, ear: None, signal, last: LastDump::default() }))
     }
 
