@@ -1,6 +1,8 @@
 //! The metrics: names, types, units, and which sum each one shows. In: a copy of the sums. Out: families, each with its
 //! points. Not here: formats.
 
+use std::collections::BTreeMap;
+
 use gpurec_analysis::stacks::CallRole;
 use gpurec_analysis::usage::{APIS, DIRECTIONS, Durations, Part, ROLES};
 use gpurec_cuda::traits::Space;
@@ -136,8 +138,13 @@ impl<'a> Points<'a> {
         self.sum(to, &GRAPHS, |part| Value::Count(part.sums.graph_launches));
         if self.parts.iter().any(|part| !part.kernels.is_empty()) {
             self.each(to, &KERNELS, |to, of, part| {
+                // Names that differ only in what a label has no room for are one series.
+                let mut by_label = BTreeMap::new();
                 for (kernel, launches) in &part.kernels {
-                    to.point(of, &[("kernel", &clean(kernel))], Value::Count(*launches));
+                    *by_label.entry(clean(kernel)).or_insert(0) += launches;
+                }
+                for (kernel, launches) in &by_label {
+                    to.point(of, &[("kernel", kernel)], Value::Count(*launches));
                 }
             });
         }

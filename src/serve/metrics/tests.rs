@@ -22,7 +22,8 @@ fn state() -> State {
     sums.returned(CallRole::Copy, 2_500);
     sums.unobserved_ns[CallRole::Sync as usize] = 7;
     let name = Name { comm: "tr\"ain".into(), rank: Some(1), ..Name::default() };
-    let kernels = vec![("void f<\"a\">(int)".to_owned(), 3)];
+    let long = |end: &str| "k".repeat(300) + end;
+    let kernels = vec![("void f<\"a\">(int)".to_owned(), 3), (long("a"), 4), (long("b"), 5)];
     let held = Some([64, 0, 0, 0, 0, 0, 0]);
     let process = Part { pid: 42, name, sums, kernels, cost_ns: 1_000, held, ..Part::default() };
     let device = Device {
@@ -56,6 +57,8 @@ fn text(state: &State, format: Format) -> String {
 #[test]
 fn open_metrics() {
     let text = text(&state(), Format::OpenMetrics);
+    let long: Vec<&str> = text.lines().filter(|line| line.contains("kernel=\"kkk")).collect();
+    assert!(long.len() == 1 && long[0].ends_with(" 9"), "a label has no room for what differs: {long:?}");
     assert!(text.ends_with("\n# EOF\n"));
     let process = "pid=\"42\",comm=\"tr\\\"ain\",rank=\"1\"";
     for line in [
