@@ -21,33 +21,38 @@ def traces(folder: Path) -> list[str]:
     return sorted(str(path.resolve()) for path in names)
 
 
-def convert(program: str, trace: str, dataset: str) -> tuple[str, str | None]:
-    """Converts one trace. Returns it, and why that failed."""
+def clean(name: str) -> str:
+    """A file name without what could control a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in name)
+
+
+def convert(program: str, trace: str, dataset: str) -> tuple[str, bool, str]:
+    """Converts one trace. Returns it, whether that succeeded, and what the program said."""
     command = [program, "export", "--format", "parquet", "-o", dataset, trace]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     except OSError as error:
-        return trace, f"{program} cannot be run ({error}): name it with --gpurec"
-    if done.returncode == 0:
-        return trace, None
-    return trace, done.stdout.strip() or f"exit status {done.returncode}"
+        return trace, False, f"{program} cannot be run ({error}): name it with --gpurec"
+    said = done.stdout.strip()
+    return trace, done.returncode == 0, said or (f"exit status {done.returncode}" if done.returncode else "")
 
 
-def by_spark(master: str, program: str, names: list[str], dataset: str) -> Iterable[tuple[str, str | None]]:
+def by_spark(master: str, program: str, names: list[str], dataset: str) -> Iterable[tuple[str, bool, str]]:
     from pyspark.sql import SparkSession
 
     session = SparkSession.builder.master(master).appName("gpurec.ingest").getOrCreate()
 
     # A function of this module would need this package on the cluster's machines.
-    def task(trace: str) -> tuple[str, str | None]:
+    def task(trace: str) -> tuple[str, bool, str]:
         import subprocess
 
         command = [program, "export", "--format", "parquet", "-o", dataset, trace]
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         except OSError as error:
-            return trace, f"{program} cannot be run ({error}): name it with --gpurec"
-        return trace, None if done.returncode == 0 else done.stdout.strip() or f"exit status {done.returncode}"
+            return trace, False, f"{program} cannot be run ({error}): name it with --gpurec"
+        said = done.stdout.strip()
+        return trace, done.returncode == 0, said or (f"exit status {done.returncode}" if done.returncode else "")
 
     try:
         return list(session.sparkContext.parallelize(names, len(names)).map(task).collect())
@@ -75,10 +80,10 @@ def main(words: list[str] | None = None) -> int:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             results = pool.map(lambda name: convert(program, name, dataset), names)
     failed = 0
-    for name, why in results:
-        if why is not None:
-            failed += 1
-            print(f"ingest: {name}: {why}", file=sys.stderr)
+    for name, is_there, said in results:
+        failed += not is_there
+        if said:
+            print(f"ingest: {clean(name)}: {said}", file=sys.stderr)
     print(f"ingest: {len(names) - failed} of {len(names)} traces are in {given.dataset}", file=sys.stderr)
     return 1 if failed else 0
 
