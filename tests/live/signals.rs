@@ -30,6 +30,10 @@ fn an_untrapped_signal_ends_the_command_and_is_its_status() {
         let mut recording =
             room.start(room.gpurec(&["-o", &file, "--", "sh", "-c", "echo ready; exec sleep 100"]));
         recording.wait_for_stdout("ready");
+        // A signal that ends a program while gpurec examines its files looks as if somebody had resumed it.
+        eventually("sleep sleeps", || {
+            room.processes().iter().any(|it| it.name == "sleep" && it.state == 'S')
+        });
         recording.signal(Signal::SIGTERM);
         recording.done().exited(143);
         let trace = Trace::checked(room, &file);
