@@ -78,13 +78,13 @@ fn check_job(config: &CheckConfig, budgets: &[Budget]) -> Result<u8> {
     let outcomes: Vec<Outcome> =
         budgets.iter().map(|budget| outcome(budget, evaluate_job(&budget.term, &report))).collect();
     let status = outcomes.iter().map(|outcome| outcome.verdict.status()).max().unwrap_or(0);
-    // What could not be read could be what an assertion is about.
+    // An assertion may be about a file that could not be read.
     let status = if report.unread > 0 { status.max(FAILED) } else { status };
     let mut out = BufWriter::new(std::io::stdout().lock());
     if config.json {
         let json = json!({
             "job": report.job,
-            "ranks": report.ranks.len(),
+            "ranks": report.count(),
             "notes": report.notes,
             "unread": report.unread,
             "passed": report.unread == 0 && outcomes.iter().all(|outcome| outcome.verdict == Verdict::Pass),

@@ -34,7 +34,7 @@ pub fn print(file: &Path, gathered: &Measurements, outcomes: &[Outcome], width: 
 /// Assertions about the ranks of a job.
 pub fn print_job(job: &Report, outcomes: &[Outcome], width: usize) -> String {
     let mut page = Page::new(width);
-    page.line(&format!("Job: {}", plural(job.ranks.len() as u64, "rank")));
+    page.line(&format!("Job: {}", plural(job.count(), "rank")));
     lines(&mut page, outcomes);
     for note in &job.notes {
         page.wrapped("  - ", &clean(note));

@@ -28,7 +28,7 @@ const fn time(name: &'static str, part: &'static str, of: fn(&Report) -> Option<
 
 /// Percentiles of `skew` are not in the list.
 pub static JOB_FIGURES: [JobFigure; 12] = [
-    count("count", "ranks", |job| Some(job.ranks.len() as u64)),
+    count("count", "ranks", |job| Some(job.count())),
     count("missing", "missing", |job| Some(job.missing.len() as u64)),
     count("incomplete", "ranks", |job| Some(job.ranks.iter().filter(|rank| !rank.complete).count() as u64)),
     count("mismatches", "mismatches", |job| Some(job.mismatches.len() as u64 + job.more_mismatches)),
@@ -47,14 +47,14 @@ pub static JOB_FIGURES: [JobFigure; 12] = [
     }),
 ];
 
-/// A figure of collectives that were matched: not known without any.
+/// A time at collectives. None if no collective was matched.
 fn matched(job: &Report, ns: u64) -> Option<u64> {
     (!job.collectives.is_empty()).then_some(ns)
 }
 
 impl JobFigure {
     pub fn value(&self, job: &Report) -> Option<u64> {
-        // Where there is no rank, nothing was looked at.
+        // Without a rank, nothing was measured.
         let is_known =
             !job.unknown.contains_key(self.part) && (!job.ranks.is_empty() || self.name == "count");
         is_known.then(|| (self.of)(job)).flatten()

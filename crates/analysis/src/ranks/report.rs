@@ -62,6 +62,11 @@ pub struct Report {
 }
 
 impl Report {
+    /// The number of ranks. One that is there twice counts once.
+    pub fn count(&self) -> u64 {
+        self.ranks.iter().filter(|rank| !rank.is_duplicate).count() as u64
+    }
+
     /// The time by which ranks arrive apart that this share of the collectives does not exceed, in thousandths of a
     /// percent.
     pub fn skew_ns(&self, percentile: u32) -> Option<u64> {

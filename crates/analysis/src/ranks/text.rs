@@ -29,8 +29,7 @@ pub fn print(report: &Report, width: usize) -> String {
 fn headline(report: &Report) -> String {
     let hosts: std::collections::BTreeSet<&str> = report.ranks.iter().map(|it| it.host.as_str()).collect();
     let job = report.job.as_ref().map(|job| format!(" {}", clean(job))).unwrap_or_default();
-    let ranks = report.ranks.iter().filter(|it| !it.is_duplicate).count();
-    let ranks = plural(ranks as u64, "rank");
+    let ranks = plural(report.count(), "rank");
     if report.unknown.contains_key("collectives") {
         return format!("Job{job}: {ranks}, from documents of summary --json");
     }
