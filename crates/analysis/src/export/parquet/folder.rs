@@ -30,17 +30,15 @@ pub fn publish(folder: &Path, facts: &Facts, parts: Vec<Written>) -> Result<()> 
     // Rows without a rank belong to the only rank of the trace.
     let (only_job, only_rank) = (only(&jobs).map(|job| job.to_string()), only(&ranks).copied());
     let mut places: Vec<(PathBuf, Hidden)> = Vec::new();
+    let mut partitions = BTreeSet::from([keys(None, facts, None)]);
     for Written { file, table, job, rank } in parts {
         let rank = rank.or(only_rank).map(|rank| rank.to_string());
-        let path = folder
-            .join(table.name())
-            .join(key("job", job.or_else(|| only_job.clone()).as_deref()))
-            .join(key("host", facts.host.as_deref()))
-            .join(key("rank", rank.as_deref()));
-        places.push((path, file));
+        let keys = keys(job.or_else(|| only_job.clone()).as_deref(), facts, rank.as_deref());
+        places.push((folder.join(table.name()).join(&keys), file));
+        partitions.insert(keys);
     }
     let mut changed = BTreeSet::new();
-    remove_elsewhere(folder, facts, &places)?;
+    remove_elsewhere(folder, facts.trace, &partitions, &places)?;
     let mut replaced: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
     for (place, hidden) in &places {
         let failed = || format!("{} cannot be written: give -o another folder", ui::name(place));
@@ -66,23 +64,26 @@ pub fn publish(folder: &Path, facts: &Facts, parts: Vec<Written>) -> Result<()> 
     changed.iter().try_for_each(|folder| sync(folder)).map_err(Into::into)
 }
 
-/// Removes parts of the trace that an earlier export put where this one puts none: it may not have known the rank yet, or
-/// have had rows of more tables. Only folders of the same jobs, host and ranks are searched. The table `meta` is first: what
-/// it lists is whole.
-fn remove_elsewhere(folder: &Path, facts: &Facts, places: &[(PathBuf, Hidden)]) -> Result<()> {
-    let below = |place: &Path| {
-        let table = place.strip_prefix(folder).ok().and_then(|path| path.iter().next().map(PathBuf::from));
-        table.and_then(|table| place.strip_prefix(folder.join(table)).ok().map(Path::to_path_buf))
-    };
-    let mut keys: BTreeSet<PathBuf> = places.iter().filter_map(|(place, _)| below(place)).collect();
-    keys.insert([key("job", None), key("host", facts.host.as_deref()), key("rank", None)].iter().collect());
+/// The folders of a partition below that of a table.
+fn keys(job: Option<&str>, facts: &Facts, rank: Option<&str>) -> PathBuf {
+    [key("job", job), key("host", facts.host.as_deref()), key("rank", rank)].iter().collect()
+}
+
+/// Removes parts of the trace where this export puts none: an earlier one may not have known the rank yet, or have had rows
+/// of more tables. It looks into these partitions alone. `meta` goes first, because a trace in it counts as exported.
+fn remove_elsewhere(
+    folder: &Path,
+    trace: i64,
+    partitions: &BTreeSet<PathBuf>,
+    places: &[(PathBuf, Hidden)],
+) -> Result<()> {
     let tables = Table::ALL.iter().filter(|table| **table != Table::Meta);
     for table in [Table::Meta].iter().chain(tables) {
-        for place in keys.iter().map(|keys| folder.join(table.name()).join(keys)) {
+        for place in partitions.iter().map(|keys| folder.join(table.name()).join(keys)) {
             if places.iter().any(|(known, _)| *known == place) || !place.is_dir() {
                 continue;
             }
-            for old in parts_of(&place, facts.trace)? {
+            for old in parts_of(&place, trace)? {
                 fs::remove_file(&old).with_context(|| ui::name(&old))?;
             }
         }

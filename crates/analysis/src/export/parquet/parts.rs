@@ -24,7 +24,8 @@ const MOST_ROWS: usize = 1 << 19;
 const MOST_BYTES: usize = 192 << 20;
 /// Limit on partitions of a trace. A node has fewer ranks; the rows of more go where those without a rank go.
 const MOST_PARTITIONS: usize = 1024;
-/// Bytes of a job's name in the name of its folder, where an escape takes three and Linux allows 255.
+/// The most bytes of a job's name, without and with characters to escape. The name of its folder has at most 255, and an
+/// escape takes three.
 const LONGEST_JOB: usize = 128;
 const LONGEST_ESCAPED: usize = 80;
 
