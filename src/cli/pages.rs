@@ -66,8 +66,9 @@ pub fn manual() -> io::Result<Vec<u8>> {
 const EXIT_STATUS: &str = "\
 .SH \"EXIT STATUS\"
 The command's own (128+N if signal N ended it); 0 after a recording with \\-\\-pid or \\-\\-all; 1 if an assertion of `check`
-or a threshold of `diff` fails, or if a trace has only figures (`--summary-only`) and they do not answer a `report` or
-`timeline`; 2 if the command line is wrong; 125 if gpurec failed; 126 and 127 if the command cannot be run, or is not found; 130 if it was interrupted twice.
+or a threshold of `diff` fails, or if a trace has only figures (\\-\\-summary\\-only) and they do not answer a `report` or
+`timeline`; 2 if the command line is wrong; 125 if gpurec failed; 126 and 127 if the command cannot be run, or is not
+found; 130 if it was interrupted twice.
 ";
 
 /// What would be a page of its own, one level lower.

@@ -162,7 +162,7 @@ mod tests {
     fn user() -> Identity {
         let mut user = invoking_user();
         if nix::unistd::geteuid().is_root() {
-            // 65534 is the user `nobody` on every Linux.
+            // User 65534 is `nobody`.
             (user.uid, user.gid, user.groups) = (65534, 65534, vec![65534]);
         }
         user

@@ -258,8 +258,8 @@ impl Worker {
         self.writes_clocks || self.lines.processes.has_rank
     }
 
-    /// Reports to the watches, but not after the recording ended: removing hooks may take long. They get the sums of the
-    /// time up to which everything is known: later than that, a call that has returned would still count as open.
+    /// Reports to the watches, but not after the recording ended: removing hooks may take long. The sums are
+    /// those at `known_to`: at a later time, a call whose return has not been read yet would count as open.
     fn show_watch(&mut self) {
         if self.state.cut.load(Ordering::SeqCst) != 0 {
             return;

@@ -29,7 +29,7 @@ impl Dumps {
     /// Call this before any thread starts.
     pub fn prepare(config: &Config) -> Result<Option<Dumps>> {
         let Some(flight) = config.flight else { return Ok(None) };
-        // Without `--dump-on signal` it does nothing: it would end the recording without its dump.
+        // Without `--dump-on signal`, SIGUSR1 is blocked all the same: it would end gpurec without the last dump.
         let signal = DumpSignal::block().context("gpurec cannot block SIGUSR1")?;
         let signal = Some(signal).filter(|_| flight.on.signal);
         Ok(Some(Dumps { config: flight, ear: None, signal, last: LastDump::default() }))

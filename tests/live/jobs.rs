@@ -117,8 +117,8 @@ fn a_shell_with_job_control_that_is_recorded() {
     });
 }
 
-/// The first program of a container is often such a shell. It waits for its job while that opens its libraries: if it
-/// took note of the end of another child then, it might see gpurec's stop (docs/recording.md).
+/// The first program of a container is often such a shell. This one only waits while its job opens libraries: if another
+/// child ended at that moment, it might see gpurec's stop (docs/recording.md).
 #[test]
 fn a_script_with_job_control_and_no_terminal() {
     live(|room| {

@@ -30,7 +30,8 @@ fn an_untrapped_signal_ends_the_command_and_is_its_status() {
         let mut recording =
             room.start(room.gpurec(&["-o", &file, "--", "sh", "-c", "echo ready; exec sleep 100"]));
         recording.wait_for_stdout("ready");
-        // A signal that ends a program while gpurec examines its files looks as if somebody had resumed it.
+        // gpurec stops a program while it examines its files. If the signal ended it then, the trace would say that
+        // another program resumed it.
         eventually("sleep sleeps", || {
             room.processes().iter().any(|it| it.name == "sleep" && it.state == 'S')
         });

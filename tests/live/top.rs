@@ -374,7 +374,7 @@ fn reports_by_process() {
         let shown: u64 = documents.iter().map(counted).sum();
         assert!(shown > most / 4 && shown <= most, "{shown} of {most}");
         let last = documents.last().unwrap();
-        // The last report may come after the program's end: it lists no process then.
+        // A report that comes after the program's end lists no process.
         let process = documents.iter().rev().find_map(|document| process(document, "gpurec-demo"));
         let process = process.unwrap_or_else(|| panic!("{last}"));
         assert!(process["held_bytes"].as_u64().unwrap() >= 8 * MIB, "{process}");

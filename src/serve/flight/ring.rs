@@ -27,8 +27,8 @@ const SHORTEST: Duration = Duration::from_millis(500);
 /// Limits of a ring for which only a duration is given.
 pub const MOST_ON_DISK: u64 = 4 << 30;
 pub const MOST_IN_MEMORY: u64 = 256 << 20;
-/// Segments are kept for this long beyond the ring's duration: a dump is requested for a moment, and is written after all
-/// records up to that moment have been read. At the end of a recording the hooks are removed in between.
+/// How much longer than the ring's duration segments are kept. A dump is written some time after the moment for which it
+/// is requested: at the end of a recording, after the hooks have been removed.
 const LATE: Duration = Duration::from_secs(5);
 /// The most bytes of segments that stay in memory because the disk has no room.
 const SPARE: u64 = 64 << 20;

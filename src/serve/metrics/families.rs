@@ -138,7 +138,7 @@ impl<'a> Points<'a> {
         self.sum(to, &GRAPHS, |part| Value::Count(part.sums.graph_launches));
         if self.parts.iter().any(|part| !part.kernels.is_empty()) {
             self.each(to, &KERNELS, |to, of, part| {
-                // Names that differ only in what a label has no room for are one series.
+                // Labels are shortened: kernels with equal labels are one series.
                 let mut by_label = BTreeMap::new();
                 for (kernel, launches) in &part.kernels {
                     *by_label.entry(clean(kernel)).or_insert(0) += launches;

@@ -28,7 +28,7 @@ use gpurec_analysis::usage::Snapshot;
 
 /// The time between two samples, over which rates are computed.
 const EVERY: Duration = Duration::from_secs(1);
-/// The least time between an answer and the next request: after a late answer the rates are those of about a second too.
+/// The least time between an answer and the next request, so that rates cover about a second even after a late answer.
 const LEAST: Duration = Duration::from_millis(900);
 /// How often the thread checks for samples, keys and the end.
 const LOOK: Duration = Duration::from_millis(50);

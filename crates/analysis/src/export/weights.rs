@@ -118,7 +118,7 @@ impl Weights {
         }
     }
 
-    /// True if the trace has GPU work, or could have.
+    /// True if GPU work was recorded.
     pub fn follows_gpu(&self) -> bool {
         self.follows_gpu
     }
@@ -142,7 +142,7 @@ pub fn no_stacks(stacks: &Stacks) -> Option<String> {
     stacks.is_empty().then(|| nothing_of_it("call stacks", "--stacks"))
 }
 
-/// The same for a profile of GPU time.
+/// The note for a trace that has no GPU time for a profile.
 pub fn no_gpu() -> String {
     nothing_of_it("GPU work", "--gpu")
 }
