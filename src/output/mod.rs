@@ -8,6 +8,7 @@
 //! it.
 
 pub mod name;
+pub mod own;
 pub mod series;
 #[cfg(test)]
 mod tests;

@@ -2,30 +2,34 @@
 //! events. Out: `NAME-N-EVENT.jsonl`, each under a temporary name until it is whole; the oldest are deleted beyond a
 //! limit. Also a folder `NAME.segments` beside them for what is not written out yet.
 //!
-//! The folder is locked while it is open, so a second recording of that name is refused. Nothing here follows a
-//! symbolic link of another user. Call `Series::open` with the rights of the user who named the path; all later calls
-//! stay within the folder that it opened.
+//! The folder is locked while it is open, so a second recording of that name is refused. Others may make names beside
+//! it: what is not a regular file of the user who records is never read, counted or deleted (`own`). Call `Series::open`
+//! with the rights of the user who named the path; all later calls stay within the folder that it opened.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, RenameFlags, openat, renameat2};
+use nix::fcntl::{AT_FDCWD, AtFlags, RenameFlags, openat, renameat2};
 use nix::sys::stat::{Mode, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use super::own::{self, each_name};
 use super::{FOLDER, FOLDER_FLAGS, OpenError, Output, link_latest, lock, no_folder, refused, traces_folder};
 use gpurec_trace::time;
 
 const SEGMENTS: &str = ".segments";
 const PART: &str = ".part";
+/// The most digits in the number of a dump. No recorder writes so many; a name with more is not one of a dump.
+const DIGITS: usize = 15;
+/// How many numbers are tried where others have taken the names.
+const TRIES: u64 = 65_536;
 
 pub struct Series {
     folder: Arc<OwnedFd>,
@@ -49,8 +53,18 @@ struct Name {
 /// A trace that is being written, without its output.
 pub struct Part {
     pub number: u64,
+    event: String,
     file: Option<File>,
+    /// Its temporary name.
     name: OsString,
+}
+
+/// A trace of the series that this user wrote.
+struct Own<'a> {
+    number: u64,
+    is_whole: bool,
+    bytes: u64,
+    name: &'a OsStr,
 }
 
 impl Name {
@@ -79,7 +93,7 @@ impl Name {
         let rest = whole.unwrap_or(rest).strip_suffix(self.extension.as_bytes())?;
         let (number, event) = std::str::from_utf8(rest).ok()?.split_once('-')?;
         let is_event = !event.is_empty() && event.bytes().all(|byte| byte.is_ascii_lowercase());
-        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+        let is_number = number.len() <= DIGITS && number.bytes().all(|byte| byte.is_ascii_digit());
         (is_event && is_number).then(|| number.parse().ok()).flatten().map(|number| (number, whole.is_none()))
     }
 }
@@ -105,7 +119,7 @@ impl Series {
         let shown = shown.strip_prefix(".").map_or(shown.clone(), Path::to_owned);
         let name = Name::of(&file);
         let path = shown.join(&file);
-        let segments = locked_folder(&folder, &name.segments()).map_err(|errno| refused(&path, errno))?;
+        let segments = locked_folder(&folder, &name.segments(), &shown, &path)?;
         let folder = Arc::new(folder);
         let mut series = Series { folder, shown, name, is_default: given.is_none(), segments, next: 1 };
         series.tidy().map_err(|errno| refused(&path, errno))?;
@@ -114,17 +128,26 @@ impl Series {
 
     /// Removes what a killed recording of this name left, and continues the numbers of its dumps.
     fn tidy(&mut self) -> nix::Result<()> {
-        for file in names(&self.segments)? {
-            unlinkat(&self.segments, file.as_os_str(), UnlinkatFlags::NoRemoveDir)?;
-        }
-        for file in names(&*self.folder)? {
-            match self.name.number(&file) {
-                Some((number, true)) => self.next = self.next.max(number.saturating_add(1)),
-                Some((_, false)) => unlinkat(&*self.folder, file.as_os_str(), UnlinkatFlags::NoRemoveDir)?,
-                None => {}
-            }
+        own::empty(&self.segments);
+        let (mut next, mut parts) = (self.next, Vec::new());
+        self.each_own(|own| match own.is_whole {
+            true => next = next.max(own.number + 1),
+            false => parts.push(own.name.to_owned()),
+        })?;
+        self.next = next;
+        for part in parts {
+            unlinkat(&*self.folder, part.as_os_str(), UnlinkatFlags::NoRemoveDir)?;
         }
         Ok(())
+    }
+
+    fn each_own(&self, mut take: impl FnMut(Own)) -> nix::Result<()> {
+        each_name(&*self.folder, |name| {
+            let Some((number, is_whole)) = self.name.number(name) else { return };
+            let Some(about) = own::examine(&*self.folder, name) else { return };
+            let bytes = u64::try_from(about.st_blocks).unwrap_or(0).saturating_mul(512);
+            take(Own { number, is_whole, bytes, name });
+        })
     }
 
     /// A folder for what is not written out yet.
@@ -132,41 +155,32 @@ impl Series {
         self.segments.try_clone()
     }
 
-    /// Begins the next trace.
+    /// Begins the next trace, with the first number whose names are free.
     pub fn begin(&mut self, event: &str) -> io::Result<(Part, Output)> {
-        let number = self.next;
-        let name = self.name.dump(number, event);
-        let file = super::create(&self.folder, &part(&name))?;
-        self.next += 1;
-        let output = Output::file(file, self.shown.join(&name), None)
-            .map_err(|error| io::Error::other(error.to_string()))?;
-        let file = output.regular();
-        Ok((Part { number, file, name }, output))
+        for number in self.next..self.next + TRIES {
+            let name = self.name.dump(number, event);
+            if fstatat(&*self.folder, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW).is_ok() {
+                continue;
+            }
+            let file = match super::create(&self.folder, &part(&name)) {
+                Err(Errno::EEXIST) => continue,
+                created => created?,
+            };
+            self.next = number + 1;
+            let output = Output::file(file, self.shown.join(&name), None)
+                .map_err(|error| io::Error::other(error.to_string()))?;
+            let file = output.regular();
+            return Ok((Part { number, event: event.to_owned(), file, name: part(&name) }, output));
+        }
+        Err(Errno::EEXIST.into())
     }
 
     /// Gives a whole trace its final name.
-    pub fn finish(&self, whole: Part, output: Output) -> io::Result<PathBuf> {
-        let Part { file, name, .. } = whole;
-        let temporary = part(&name);
+    pub fn finish(&mut self, whole: Part, output: Output) -> io::Result<PathBuf> {
+        let Part { number, event, file, name: temporary } = whole;
         let written = output.finish().and_then(|()| file.map_or(Ok(()), |file| file.sync_all()));
-        let named = written.and_then(|()| {
-            let flags = RenameFlags::RENAME_NOREPLACE;
-            match renameat2(&*self.folder, temporary.as_os_str(), &*self.folder, name.as_os_str(), flags) {
-                // The file system does not support this flag.
-                Err(Errno::EINVAL) => nix::fcntl::renameat(
-                    &*self.folder,
-                    temporary.as_os_str(),
-                    &*self.folder,
-                    name.as_os_str(),
-                ),
-                renamed => renamed,
-            }
-            .map_err(io::Error::from)
-        });
-        if let Err(error) = named {
-            let _ = unlinkat(&*self.folder, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir);
-            return Err(error);
-        }
+        let named = written.and_then(|()| Ok(self.rename(&temporary, number, &event)?));
+        let name = named.inspect_err(|_| self.remove(&temporary))?;
         if self.is_default {
             // The trace is usable without the link.
             let _ = link_latest(&self.folder, &name.to_string_lossy());
@@ -174,21 +188,42 @@ impl Series {
         Ok(self.shown.join(&name))
     }
 
+    /// Another user may have taken the name in the meantime: then it gets a later number.
+    fn rename(&mut self, temporary: &OsStr, number: u64, event: &str) -> nix::Result<OsString> {
+        for number in number..number + TRIES {
+            let name = self.name.dump(number, event);
+            let folder = &*self.folder;
+            let flags = RenameFlags::RENAME_NOREPLACE;
+            match renameat2(folder, temporary, folder, name.as_os_str(), flags) {
+                Err(Errno::EEXIST) => continue,
+                // The file system does not support this flag.
+                Err(Errno::EINVAL) => nix::fcntl::renameat(folder, temporary, folder, name.as_os_str())?,
+                renamed => renamed?,
+            }
+            self.next = self.next.max(number + 1);
+            return Ok(name);
+        }
+        Err(Errno::EEXIST)
+    }
+
+    fn remove(&self, name: &OsStr) {
+        let _ = unlinkat(&*self.folder, name, UnlinkatFlags::NoRemoveDir);
+    }
+
     /// Removes a trace that could not be written.
-    pub fn abandon(&self, part_of: Part) {
-        let _ = unlinkat(&*self.folder, part(&part_of.name).as_os_str(), UnlinkatFlags::NoRemoveDir);
+    pub fn abandon(&self, part: Part) {
+        self.remove(&part.name);
     }
 
     /// Deletes the oldest traces of the series until the others take no more than `most` bytes. The newest stays.
     /// Returns the number of deleted traces.
     pub fn keep(&self, most: u64) -> io::Result<u64> {
         let mut all = Vec::new();
-        for file in names(&*self.folder)? {
-            if let Some((number, true)) = self.name.number(&file) {
-                let about = fstatat(&*self.folder, file.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
-                all.push((number, u64::try_from(about.st_blocks).unwrap_or(0).saturating_mul(512), file));
+        self.each_own(|own| {
+            if own.is_whole {
+                all.push((own.number, own.bytes, own.name.to_owned()));
             }
-        }
+        })?;
         all.sort_by_key(|(number, ..)| std::cmp::Reverse(*number));
         let (mut sum, mut deleted) = (0u64, 0);
         for (at, (_, bytes, file)) in all.iter().enumerate() {
@@ -205,9 +240,7 @@ impl Series {
 impl Drop for Series {
     fn drop(&mut self) {
         // The next recording of this name removes what this one cannot.
-        for file in names(&self.segments).unwrap_or_default() {
-            let _ = unlinkat(&self.segments, file.as_os_str(), UnlinkatFlags::NoRemoveDir);
-        }
+        own::empty(&self.segments);
         let _ = unlinkat(&*self.folder, self.name.segments().as_os_str(), UnlinkatFlags::RemoveDir);
     }
 }
@@ -226,29 +259,20 @@ fn part(name: &OsStr) -> OsString {
     name
 }
 
-fn locked_folder(parent: &OwnedFd, name: &OsStr) -> nix::Result<OwnedFd> {
+/// The folder NAME.segments: a new one, or one that a recording of this user left.
+fn locked_folder(parent: &OwnedFd, name: &OsStr, shown: &Path, path: &Path) -> Result<OwnedFd, OpenError> {
     match mkdirat(parent, name, Mode::from_bits_truncate(0o700)) {
         Ok(()) | Err(Errno::EEXIST) => {}
-        Err(errno) => return Err(errno),
+        Err(errno) => return Err(refused(path, errno)),
     }
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let folder = openat(parent, name, flags, Mode::empty())?;
-    lock(&folder)?;
+    let folder = own::open_folder(parent, name).map_err(|why| {
+        OpenError(format!(
+            "cannot keep the recording's segments in {}: {why}; remove it, or give -o a name in a folder of your own",
+            shown.join(name).display()
+        ))
+    })?;
+    lock(&folder).map_err(|errno| refused(path, errno))?;
     Ok(folder)
-}
-
-/// The names in a folder.
-fn names(folder: &impl AsFd) -> nix::Result<Vec<OsString>> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut open = Dir::openat(folder, ".", flags, Mode::empty())?;
-    let mut all = Vec::new();
-    for entry in open.iter() {
-        let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
-        if name != "." && name != ".." {
-            all.push(name);
-        }
-    }
-    Ok(all)
 }
 
 #[cfg(test)]
@@ -323,6 +347,83 @@ mod tests {
         assert_eq!(std::fs::read(folder.join("run-1-error.jsonl")).unwrap(), b"one\n");
         assert!(!folder.join("run-9-end.jsonl.part").exists());
         std::mem::drop(next);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    fn refused_in(folder: &Path) -> String {
+        let refused = Series::open(Some(&folder.join("run.jsonl")), SystemTime::now());
+        refused.err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_folder_of_segments_is_of_this_user_alone() {
+        use std::os::unix::fs::{PermissionsExt, chown, symlink};
+        let folder = folder("taken");
+        let taken = folder.join("run.segments");
+        nix::unistd::mkfifo(&taken, Mode::from_bits_truncate(0o600)).unwrap();
+        assert!(refused_in(&folder).contains("it is not a folder; remove it"), "{}", refused_in(&folder));
+        std::fs::remove_file(&taken).unwrap();
+        std::fs::create_dir(folder.join("elsewhere")).unwrap();
+        symlink("elsewhere", &taken).unwrap();
+        assert!(refused_in(&folder).contains("it is not a folder"));
+        std::fs::remove_file(&taken).unwrap();
+        std::fs::create_dir(&taken).unwrap();
+        std::fs::write(taken.join("00000001.zst"), "kept").unwrap();
+        for mode in [0o720, 0o702, 0o1777] {
+            std::fs::set_permissions(&taken, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert!(refused_in(&folder).contains("others may write to it"));
+        }
+        std::fs::set_permissions(&taken, std::fs::Permissions::from_mode(0o755)).unwrap();
+        if nix::unistd::geteuid().is_root() {
+            chown(&taken, Some(65_534), None).unwrap();
+            assert!(refused_in(&folder).contains("it belongs to another user"));
+            chown(&taken, Some(0), None).unwrap();
+        }
+        assert_eq!(listed(&taken), ["00000001.zst"]);
+        let series = Series::open(Some(&folder.join("run.jsonl")), SystemTime::now()).unwrap();
+        assert!(listed(&taken).is_empty(), "a killed recording left it");
+        std::mem::drop(series);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// Files of others, links and numbers beyond all bounds neither stop a recording nor are deleted by it.
+    #[test]
+    fn names_that_others_made_are_left_alone() {
+        use std::os::unix::fs::{chown, symlink};
+        let folder = folder("others");
+        let path = folder.join("run.jsonl");
+        let mut theirs = vec!["run-18446744073709551615-end.jsonl", "run-9999999999999999-end.jsonl"];
+        if nix::unistd::geteuid().is_root() {
+            theirs.extend(["run-1-end.jsonl", "run-2-end.jsonl.part", "run-40-end.jsonl"]);
+        }
+        for name in &theirs {
+            std::fs::write(folder.join(name), vec![b'x'; 100_000]).unwrap();
+            if nix::unistd::geteuid().is_root() {
+                chown(folder.join(name), Some(65_534), None).unwrap();
+            }
+        }
+        symlink("/nowhere", folder.join("run-3-end.jsonl")).unwrap();
+        nix::unistd::mkfifo(&folder.join("run-50-end.jsonl"), Mode::from_bits_truncate(0o600)).unwrap();
+        theirs.extend(["run-3-end.jsonl", "run-50-end.jsonl"]);
+        let mut series = Series::open(Some(&path), SystemTime::now()).unwrap();
+        let mut write = |meanwhile: Option<&str>| {
+            let (one, mut output) = series.begin("end").unwrap();
+            output.write_all(&[b'x'; 8192]).unwrap();
+            if let Some(name) = meanwhile {
+                std::fs::write(folder.join(name), "taken").unwrap();
+            }
+            let name = series.finish(one, output).unwrap();
+            name.file_name().unwrap().to_str().unwrap().to_owned()
+        };
+        let own = [write(None), write(Some("run-5-end.jsonl")), write(None)];
+        if nix::unistd::geteuid().is_root() {
+            assert_eq!(own, ["run-4-end.jsonl", "run-6-end.jsonl", "run-7-end.jsonl"]);
+        }
+        series.keep(1).unwrap();
+        std::mem::drop(series);
+        let left = listed(&folder);
+        assert!(theirs.iter().all(|name| left.iter().any(|one| one == name)), "{left:?}");
+        assert!(left.contains(&own[2]) && !left.contains(&own[0]), "{left:?}");
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -2,6 +2,7 @@
 //! those that are no longer recent, and for a dump all that are. Nothing here waits: the keeper has a thread of its own.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::mem;
 use std::os::fd::OwnedFd;
@@ -15,6 +16,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use zstd::stream::{read::Decoder, write::Encoder};
 
 use super::Last;
+use crate::output::own;
 use crate::pipeline::observer::DumpRequest;
 
 /// Fast rather than small: compression costs the recorder time for each line.
@@ -32,12 +34,16 @@ pub const MOST_IN_MEMORY: u64 = 256 << 20;
 const LATE: Duration = Duration::from_secs(5);
 /// The most bytes of segments that stay in memory because the disk has no room.
 const SPARE: u64 = 64 << 20;
+/// The largest window, as a power of two, that is decoded: more than `LEVEL` uses.
+const WINDOW: u32 = 21;
 
 /// Lines that follow each other.
 pub struct Segment {
     data: Data,
     /// Compressed.
     bytes: u64,
+    /// Before compression.
+    raw: u64,
     /// When its last line had been written.
     until: Instant,
     /// The calls whose threads ended, each before the line with that event_id.
@@ -192,8 +198,9 @@ impl Ring {
         let Some(open) = self.open.take() else { return Ok(()) };
         let data = open.encoder.finish()?;
         self.count += 1;
-        let bytes = data.len() as u64;
-        let mut segment = Segment { data: Data::Memory(data), bytes, until: Instant::now(), died: open.died };
+        let (bytes, raw) = (data.len() as u64, open.raw);
+        let (data, until) = (Data::Memory(data), Instant::now());
+        let mut segment = Segment { data, bytes, raw, until, died: open.died };
         if let Some(folder) = self.folder.clone()
             && let Err(error) = segment.move_to(&folder, format!("{:08}.zst", self.count))
         {
@@ -230,22 +237,23 @@ impl Segment {
     fn read(&self) -> io::Result<Box<dyn Read + '_>> {
         Ok(match &self.data {
             Data::Memory(bytes) => Box::new(&bytes[..]),
-            Data::File { folder, name } => {
-                let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-                Box::new(std::fs::File::from(openat(&**folder, name.as_str(), flags, Mode::empty())?))
-            }
+            Data::File { folder, name } => Box::new(own::open(&**folder, OsStr::new(name))?.take(self.bytes)),
         })
     }
 
-    /// Passes its lines, and between them the calls whose threads ended.
+    /// Passes its lines, and between them the calls whose threads ended. A file that has changed costs no more memory
+    /// and time than the segment itself, and is an error.
     pub fn each(&self, mut take: impl FnMut(Entry) -> io::Result<()>) -> io::Result<()> {
-        let mut lines = BufReader::with_capacity(256 << 10, Decoder::new(self.read()?)?);
-        let mut text = Vec::new();
+        let mut decoder = Decoder::new(self.read()?)?;
+        decoder.window_log_max(WINDOW)?;
+        let mut lines = BufReader::with_capacity(256 << 10, decoder.take(self.raw + 1));
+        let (mut text, mut read) = (Vec::new(), 0);
         let mut died = self.died.iter().peekable();
         loop {
             text.clear();
-            if lines.read_until(b'\n', &mut text)? == 0 {
-                break;
+            match lines.read_until(b'\n', &mut text)? {
+                0 => break,
+                bytes => read += bytes as u64,
             }
             let line = text.strip_suffix(b"\n").unwrap_or(&text);
             let id = if died.peek().is_some() { event_id(line) } else { 0 };
@@ -253,6 +261,9 @@ impl Segment {
                 take(Entry::Died(*call))?;
             }
             take(Entry::Line(line))?;
+        }
+        if read != self.raw {
+            return Err(io::Error::other("a segment of the flight recorder has changed"));
         }
         died.try_for_each(|(_, call)| take(Entry::Died(*call)))
     }
@@ -400,6 +411,51 @@ mod tests {
         drop((ring, receiver));
         assert_eq!(files(), 0);
         std::fs::remove_dir(&folder).unwrap();
+    }
+
+    /// What replaces a segment makes the dump fail, in little time and memory.
+    #[test]
+    fn a_segment_that_has_changed_is_an_error() {
+        let folder = std::env::temp_dir().join(format!("gpurec-changed-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let (sender, receiver) = unbounded();
+        let opened = std::fs::File::open(&folder).unwrap().into();
+        let mut ring = Ring::new(Last::Bytes(1 << 20), Some(opened), sender);
+        ring.write(line(0).as_bytes()).unwrap();
+        ring.dump(request());
+        let Ok(Job::Dump { segments, .. }) = receiver.try_recv() else { panic!("no dump") };
+        let file = folder.join("00000001.zst");
+        let read = || {
+            let mut bytes = 0;
+            let read = segments[0].each(|entry| {
+                bytes += if let Entry::Line(text) = entry { text.len() } else { 0 };
+                Ok(())
+            });
+            assert!(bytes <= 1 + line(0).len(), "{bytes}");
+            read
+        };
+        read().unwrap();
+        let zeros = zstd::stream::encode_all(io::repeat(0).take(64 << 20), 1).unwrap();
+        let wide = {
+            let mut encoder = Encoder::new(Vec::new(), 1).unwrap();
+            encoder.set_parameter(zstd::zstd_safe::CParameter::WindowLog(27)).unwrap();
+            encoder.write_all(line(0).as_bytes()).unwrap();
+            encoder.finish().unwrap()
+        };
+        for content in
+            [zeros, wide, zstd::stream::encode_all(&line(0).as_bytes()[1..], 1).unwrap(), Vec::new()]
+        {
+            std::fs::write(&file, content).unwrap();
+            read().unwrap_err();
+        }
+        std::fs::remove_file(&file).unwrap();
+        nix::unistd::mkfifo(&file, Mode::from_bits_truncate(0o600)).unwrap();
+        read().unwrap_err();
+        std::fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
+        read().unwrap_err();
+        drop((ring, segments));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
