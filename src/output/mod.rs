@@ -170,6 +170,9 @@ fn given_file(path: &Path) -> Result<Output, OpenError> {
     let folder = openat(AT_FDCWD, parent, FOLDER_FLAGS, Mode::empty())
         .map_err(|errno| no_folder(path, parent, errno))?;
     let file = match create(&folder, name) {
+        Err(Errno::EEXIST) if is_planted(&folder, fstatat(&folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)) => {
+            return Err(planted(path));
+        }
         Err(Errno::EEXIST) => empty_existing(&folder, name),
         other => other,
     }
@@ -181,7 +184,7 @@ fn given_file(path: &Path) -> Result<Output, OpenError> {
 pub(super) fn default_file(base: &Path, now: SystemTime) -> Result<Output, OpenError> {
     // Messages show `traces/…`, not `./traces/…`.
     let traces = base.strip_prefix(".").unwrap_or(base).join(FOLDER);
-    let folder = traces_folder(base).map_err(|errno| refused(&traces, errno))?;
+    let folder = traces_folder(base, &traces)?;
     let stamp = time::stamp(now);
     let mut name = format!("trace_{stamp}.jsonl");
     let mut clashes = 0;
@@ -201,13 +204,16 @@ pub(super) fn default_file(base: &Path, now: SystemTime) -> Result<Output, OpenE
 }
 
 /// The folder for traces in `base`; creates it if it does not exist.
-fn traces_folder(base: &Path) -> nix::Result<OwnedFd> {
-    let base = openat(AT_FDCWD, base, FOLDER_FLAGS, Mode::empty())?;
-    match mkdirat(&base, FOLDER, Mode::from_bits_truncate(0o755)) {
+fn traces_folder(base: &Path, shown: &Path) -> Result<OwnedFd, OpenError> {
+    let refused = |errno| refused(shown, errno);
+    let base = openat(AT_FDCWD, base, FOLDER_FLAGS, Mode::empty()).map_err(refused)?;
+    let folder = match mkdirat(&base, FOLDER, Mode::from_bits_truncate(0o755)) {
         Ok(()) => openat(&base, FOLDER, FOLDER_FLAGS | OFlag::O_NOFOLLOW, Mode::empty()),
         Err(Errno::EEXIST) => open_trusted(&base, OsStr::new(FOLDER), FOLDER_FLAGS),
         Err(errno) => Err(errno),
     }
+    .map_err(refused)?;
+    if is_planted(&base, fstat(&folder)) { Err(planted(shown)) } else { Ok(folder) }
 }
 
 /// Creates a new file; fails if the name is a link, even a dangling one.
@@ -239,11 +245,23 @@ fn lock(fd: &OwnedFd) -> nix::Result<()> {
 /// Empties an existing regular file; opens a pipe or a device as it is.
 fn empty_existing(folder: &OwnedFd, name: &OsStr) -> nix::Result<File> {
     let fd = open_trusted(folder, name, OFlag::O_WRONLY | OFlag::O_CLOEXEC)?;
+    if is_planted(folder, fstat(&fd)) {
+        return Err(Errno::EACCES);
+    }
     if kind(fstat(&fd)?) == SFlag::S_IFREG {
         lock(&fd)?;
         ftruncate(&fd, 0)?;
     }
     Ok(File::from(fd))
+}
+
+/// Whether a file, folder or FIFO may be there for others to read or exchange the trace: another user made it, in a
+/// folder where everyone may make names. Linux has the same rule for what it is asked to create (fs.protected_regular).
+fn is_planted(folder: &OwnedFd, about: nix::Result<FileStat>) -> bool {
+    let (Ok(folder), Ok(about)) = (fstat(folder), about) else { return false };
+    let is_of_others = about.st_uid != geteuid().as_raw() && about.st_uid != folder.st_uid;
+    let kinds = [SFlag::S_IFREG, SFlag::S_IFDIR, SFlag::S_IFIFO];
+    folder.st_mode & 0o002 != 0 && is_of_others && kinds.contains(&kind(about))
 }
 
 /// Opens an existing file. Follows a symbolic link only if root or the recording user made it, and never a second link.
@@ -286,6 +304,13 @@ fn link_latest(folder: &OwnedFd, name: &str) -> Result<(), String> {
         other => other.map_err(said)?,
     }
     renameat(folder, temporary.as_os_str(), folder, LATEST).map_err(said)
+}
+
+fn planted(path: &Path) -> OpenError {
+    let path = path.display();
+    OpenError(format!(
+        "another user made {path}, in a folder where everyone may make files, and could read or exchange the trace; remove it, or give -o another name"
+    ))
 }
 
 fn no_folder(path: &Path, parent: &Path, errno: Errno) -> OpenError {

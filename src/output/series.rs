@@ -112,7 +112,7 @@ impl Series {
             }
             None => {
                 let shown = PathBuf::from(FOLDER);
-                let folder = traces_folder(Path::new(".")).map_err(|errno| refused(&shown, errno))?;
+                let folder = traces_folder(Path::new("."), &shown)?;
                 (folder, shown, format!("trace_{}.jsonl", time::stamp(now)).into())
             }
         };

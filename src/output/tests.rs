@@ -143,6 +143,38 @@ fn only_links_of_root_and_of_ones_own_are_followed() {
     }
 }
 
+/// A trace in another's file would be the other's to read, and another's FIFO would make gpurec wait.
+#[test]
+fn what_others_made_where_all_may_make_files_is_not_written() {
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new();
+    let (file, fifo) = (folder.0.join("t.jsonl"), folder.0.join("fifo"));
+    fs::write(&file, "theirs").unwrap();
+    nix::unistd::mkfifo(&fifo, Mode::from_bits_truncate(0o666)).unwrap();
+    let mode = |mode| fs::set_permissions(&folder.0, fs::Permissions::from_mode(mode)).unwrap();
+    for path in [&file, &fifo] {
+        std::os::unix::fs::chown(path, Some(65534), None).unwrap();
+        for shared in [0o1777, 0o777] {
+            mode(shared);
+            assert!(error(path).contains("another user made"), "{}", error(path));
+        }
+    }
+    assert_eq!(fs::read(&file).unwrap(), b"theirs");
+    let traces = folder.0.join("traces");
+    fs::create_dir(&traces).unwrap();
+    std::os::unix::fs::chown(&traces, Some(65534), None).unwrap();
+    assert!(
+        default_file(&folder.0, at(0)).is_err_and(|error| error.to_string().contains("another user made"))
+    );
+    mode(0o775);
+    given_file(&file).unwrap();
+    mode(0o1777);
+    std::os::unix::fs::chown(&file, Some(0), None).unwrap();
+    given_file(&file).unwrap();
+}
+
 #[test]
 fn a_folder_of_traces_behind_a_link_of_someone_else_is_refused() {
     let folder = Folder::new();
