@@ -8,6 +8,9 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Does nothing if no service manager set NOTIFY_SOCKET.
 pub fn report() -> io::Result<()> {
@@ -22,7 +25,10 @@ fn send(name: &OsStr) -> io::Result<()> {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(name)?,
     };
-    UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address).map(drop)
+    let socket = UnixDatagram::unbound()?;
+    // What receives may not read, and the recording must not wait for it.
+    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.send_to_addr(b"READY=1", &address).map(drop)
 }
 
 #[cfg(test)]
