@@ -123,7 +123,7 @@ pub fn run(config: &Config) -> Result<u8> {
         .context("gpurec cannot start the process that reads other processes' files")?;
     let mut user_env = environment(config, &user);
     let mut nvml = devices::start(config, &user, &user_env);
-    let metrics = metrics::open(&config.metrics)?;
+    let metrics = metrics::open(&config.metrics, &user)?;
     // The slow part of making the rings runs while `host::ready` checks the machine, whose errors are reported first.
     let begun = config.settings().and_then(|settings| Ok((rings::begin(settings.ring)?, settings)));
     let plan = crate::host::ready()?;

@@ -20,8 +20,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, anyhow};
+use nix::unistd::geteuid;
 
 use super::state::{self, Teller};
+use crate::process::identity::Identity;
+use crate::process::rights::as_caller;
 use labels::Pods;
 pub use push::{Endpoint, Pusher};
 
@@ -61,9 +64,12 @@ pub struct Open {
     listener: Option<TcpListener>,
 }
 
-pub fn open(config: &Config) -> Result<Open> {
+/// Opens the port with the rights of the user who called sudo, whose choice it is.
+pub fn open(config: &Config, user: &Identity) -> Result<Open> {
     let listen = |address: &SocketAddr| {
-        let listener = TcpListener::bind(address)?;
+        let bind = || TcpListener::bind(address);
+        // Without sudo gpurec has its own capabilities, as a service may have one for such ports.
+        let listener = if geteuid().is_root() { as_caller(user, bind)?? } else { bind()? };
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
@@ -86,6 +92,10 @@ fn refused(address: &SocketAddr, error: &io::Error) -> anyhow::Error {
         ErrorKind::AddrNotAvailable => (
             "this machine has no such address".to_owned(),
             "give --metrics one that `ip address` shows, or a port alone".to_owned(),
+        ),
+        ErrorKind::PermissionDenied => (
+            "ports below 1024 need a right that you do not have yourself".to_owned(),
+            "give --metrics a port from 1024 on".to_owned(),
         ),
         _ => (error.to_string(), "give another address to --metrics".to_owned()),
     };
