@@ -21,8 +21,12 @@ pub trait Alarms: Send {
     fn failed(&mut self, end: &End);
     /// Called several times a second, with the library calls that have not returned.
     fn look(&mut self, now_ns: u64, open: &mut dyn Iterator<Item = InFlight>);
+    /// A signal that requests a dump.
+    fn signalled(&mut self, cause: Cause);
     /// A dump that is due, and the number of events since the last dump that get none of their own.
     fn due(&mut self, now_ns: u64) -> Option<(Cause, u64)>;
+    /// The number of events since the last dump.
+    fn left(&self) -> u64;
 }
 
 /// Receives the path of a dump, or the reason why there is none.

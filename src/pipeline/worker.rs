@@ -332,8 +332,14 @@ impl Worker {
 
     /// Writes the dumps that were requested up to `to`, and the dump for an event if one is due.
     fn dump_what_is_due(&mut self, to: u64) {
-        while self.asked.front().is_some_and(|(at, _)| *at <= to) {
-            self.asked.pop_front().into_iter().for_each(|(_, cause)| self.dump(cause, 0));
+        while self.asked.front().is_some_and(|(at, _)| *at <= to)
+            && let Some((_, cause)) = self.asked.pop_front()
+        {
+            // Nobody waits for the answer to a signal, so it may wait for its turn.
+            match &mut self.lines.alarms {
+                Some(alarms) if cause.reply.is_none() => alarms.signalled(cause),
+                _ => self.dump(cause, 0),
+            }
         }
         let now = self.lines.since_start(monotonic_ns());
         if let Some((cause, suppressed)) = self.lines.alarms.as_mut().and_then(|alarms| alarms.due(now)) {
@@ -537,7 +543,8 @@ impl Worker {
     fn last_dumps(&mut self) {
         if self.lines.alarms.is_some() {
             self.dump_what_is_due(u64::MAX);
-            self.dump(Cause::new("end", "the recording ended".to_owned()), 0);
+            let left = self.lines.alarms.as_ref().map_or(0, |alarms| alarms.left());
+            self.dump(Cause::new("end", "the recording ended".to_owned()), left);
         }
     }
 

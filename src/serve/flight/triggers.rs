@@ -1,7 +1,7 @@
-//! The events of `--dump-on`. In: the lines of a recording, failed calls, calls that are open, the time. Out: when a
-//! dump is due, and why. There is at most one dump in each `GAP`: the first event in it waits for its end, further ones
-//! are only counted. While a dump is not written yet, none is due: a machine that has no time for dumps does not pile them up,
-//! and the recording can end. Pure. Not here: signals and `gpurec dump`, which request dumps themselves.
+//! The events of `--dump-on`. In: the lines of a recording, failed calls, calls that are open, signals, the time. Out:
+//! when a dump is due, and why. There is at most one dump for signals and one for other events in each `GAP`: the first
+//! of them in it waits for its end, further ones are only counted. While a dump is not written yet, none is due: a
+//! machine that has no time for dumps does not pile them up, and the recording can end. Pure. Not here: `gpurec dump`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -35,17 +35,48 @@ impl Events {
     pub const NAMES: &str = "error, xid, hang=SECS, exit, signal";
 }
 
+/// Events of which at most one in each gap has a dump.
+#[derive(Default)]
+struct Paced {
+    gap_ns: u64,
+    next_ns: u64,
+    waiting: Option<Cause>,
+    /// Events since the last dump that get none of their own.
+    suppressed: u64,
+}
+
+impl Paced {
+    fn add(&mut self, cause: Cause) {
+        if self.waiting.is_some() {
+            self.suppressed += 1;
+        } else {
+            self.waiting = Some(cause);
+        }
+    }
+
+    fn due(&mut self, now_ns: u64) -> Option<(Cause, u64)> {
+        if now_ns < self.next_ns {
+            return None;
+        }
+        let cause = self.waiting.take()?;
+        self.next_ns = now_ns.saturating_add(self.gap_ns);
+        Some((cause, std::mem::take(&mut self.suppressed)))
+    }
+
+    fn left(&self) -> u64 {
+        self.suppressed + u64::from(self.waiting.is_some())
+    }
+}
+
 #[derive(Default)]
 pub struct Triggers {
     on: Events,
-    gap_ns: u64,
+    events: Paced,
+    /// Apart from the others, so that a signal has its dump soon, whatever happens in the programs.
+    signals: Paced,
     now_ns: u64,
-    next_ns: u64,
-    waiting: Option<Cause>,
     /// The last dump is not written yet.
     is_busy: Arc<AtomicBool>,
-    /// Events since the last dump that get none of their own.
-    suppressed: u64,
     /// Processes that made calls, with the time of the last launch; none once a pause after it was reported.
     launched: Map<u32, Option<u64>>,
     /// Launching functions that `--budget` does not record: launches may go unseen.
@@ -56,15 +87,12 @@ pub struct Triggers {
 
 impl Triggers {
     pub fn new(on: Events, gap: Duration) -> Triggers {
-        Triggers { on, gap_ns: nanos(gap), ..Triggers::default() }
+        let paced = || Paced { gap_ns: nanos(gap), ..Paced::default() };
+        Triggers { on, events: paced(), signals: paced(), ..Triggers::default() }
     }
 
     fn report(&mut self, event: &'static str, because: String) {
-        if self.waiting.is_some() {
-            self.suppressed += 1;
-        } else {
-            self.waiting = Some(Cause::new(event, because));
-        }
+        self.events.add(Cause::new(event, because));
     }
 
     fn process(&mut self, process: &Process) {
@@ -157,23 +185,30 @@ impl Alarms for Triggers {
         self.idle(now_ns, most_ns);
     }
 
+    fn signalled(&mut self, cause: Cause) {
+        self.signals.add(cause);
+    }
+
     fn due(&mut self, now_ns: u64) -> Option<(Cause, u64)> {
-        if now_ns < self.next_ns || self.is_busy.load(Ordering::Acquire) {
+        if self.is_busy.load(Ordering::Acquire) {
             return None;
         }
-        let mut cause = self.waiting.take()?;
+        let (mut cause, suppressed) = self.signals.due(now_ns).or_else(|| self.events.due(now_ns))?;
         let until_written = Busy::new(&self.is_busy);
         cause.reply = Some(Box::new(move |_| drop(until_written)));
-        self.next_ns = now_ns.saturating_add(self.gap_ns);
-        Some((cause, std::mem::take(&mut self.suppressed)))
+        Some((cause, suppressed))
+    }
+
+    fn left(&self) -> u64 {
+        self.signals.left() + self.events.left()
     }
 }
 
 /// A dump that is not written yet. Dropped when it is, or when there will be none.
-struct Busy(Arc<AtomicBool>);
+pub(super) struct Busy(Arc<AtomicBool>);
 
 impl Busy {
-    fn new(flag: &Arc<AtomicBool>) -> Busy {
+    pub(super) fn new(flag: &Arc<AtomicBool>) -> Busy {
         flag.store(true, Ordering::Release);
         Busy(flag.clone())
     }
@@ -300,6 +335,23 @@ mod tests {
         let (_, because, suppressed) = due(&mut triggers, 11 * SECOND).unwrap();
         assert_eq!((&*because, suppressed), ("process 2 ended with status 1", 2));
         assert_eq!(due(&mut triggers, 100 * SECOND), None);
+    }
+
+    #[test]
+    fn signals_share_dumps_of_their_own() {
+        let mut triggers = all();
+        let signal = |triggers: &mut Triggers| {
+            triggers.signalled(Cause::new("signal", "process 5 sent SIGUSR1".to_owned()));
+        };
+        line(&mut triggers, 0, begin(1, false));
+        exits(&mut triggers, 1, ExitStatus::Code(1));
+        assert_eq!(due(&mut triggers, SECOND).unwrap().0, "exit");
+        signal(&mut triggers);
+        assert_eq!(due(&mut triggers, 2 * SECOND).unwrap().0, "signal", "it does not wait for other events");
+        (0..50).for_each(|_| signal(&mut triggers));
+        assert_eq!((due(&mut triggers, 11 * SECOND), triggers.left()), (None, 50));
+        let (event, _, suppressed) = due(&mut triggers, 12 * SECOND).unwrap();
+        assert_eq!((event, suppressed, triggers.left()), ("signal", 49, 0));
     }
 
     #[test]
