@@ -163,11 +163,10 @@ impl Task {
     pub fn needs_no_rights(&self) -> bool {
         match self {
             Task::Record(_) | Task::Demo { .. } | Task::KernelProbes { .. } | Task::Doctor => false,
-            // Root may ask every recorder, also one that another user started.
-            Task::Dump { .. } => false,
             // This reads another process's libraries.
             Task::Probes { pid, .. } => pid.is_none(),
-            Task::Read(_) | Task::Print(_) | Task::Replay(_) => true,
+            // Through sudo, it asks the recorders of the caller. Root may ask every one.
+            Task::Read(_) | Task::Print(_) | Task::Replay(_) | Task::Dump { .. } => true,
         }
     }
 }

@@ -56,7 +56,7 @@ impl Dumps {
     }
 
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.ear.iter().filter_map(Ear::fd).chain(self.signal.iter().map(AsFd::as_fd))
+        self.ear.iter().map(Ear::fd).chain(self.signal.iter().map(AsFd::as_fd))
     }
 
     /// The requests since the last call.

@@ -1,93 +1,46 @@
-//! `gpurec dump`: asks a running flight recorder for a dump. The recorder listens on a socket in the abstract name
-//! space, `gpurec-dump/PID`, so it leaves nothing behind if it is killed; Linux reports the process and the user at the
-//! other end. Only root and the user who started the recording may ask. In: a PID, or none. Out: the path of the dump.
+//! `gpurec dump`: asks a running flight recorder for a dump (its end is `ear`). In: a PID, or none. Out: the path of the
+//! dump. What answers may be anything that a user of this machine runs: it is asked only if it can be a recorder that
+//! this user may ask, its answer is bounded in size and time, and the path counts only after a look at the file.
 
-use std::io::{self, BufRead, BufReader, IsTerminal, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::linux::net::SocketAddrExt;
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::errno::Errno;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::geteuid;
 
-use crate::pipeline::observer::{Cause, Reply};
+use super::ear::{ERROR, NAME, OK};
+use super::kept;
+use crate::process::proc;
 use crate::ui;
 use gpurec_analysis::Usage;
+use gpurec_trace::Body;
 
-const NAME: &str = "gpurec-dump/";
-/// How long the other end may take to read an answer.
-const PATIENCE: Duration = Duration::from_secs(1);
-const OK: &[u8] = b"ok ";
-const ERROR: &[u8] = b"error ";
-
-/// How long the recorder ignores requests after one from a user who has no permission and could otherwise keep it busy.
-const DEAF: Duration = Duration::from_millis(500);
-
-/// The recorder's end.
-pub struct Ear {
-    socket: UnixListener,
-    /// The user who may ask, besides root.
-    uid: u32,
-    deaf_until: Option<Instant>,
-}
-
-impl Ear {
-    pub fn listen(uid: u32) -> io::Result<Ear> {
-        let socket = UnixListener::bind_addr(&address(std::process::id())?)?;
-        socket.set_nonblocking(true)?;
-        Ok(Ear { socket, uid, deaf_until: None })
-    }
-
-    /// Takes a request that has arrived.
-    pub fn take(&mut self) -> Option<Cause> {
-        if self.is_deaf() {
-            return None;
-        }
-        let (mut stream, _) = self.socket.accept().ok()?;
-        stream.set_nonblocking(false).and_then(|()| stream.set_write_timeout(Some(PATIENCE))).ok()?;
-        let peer = getsockopt(&stream, PeerCredentials).ok()?;
-        if peer.uid() != 0 && peer.uid() != self.uid {
-            let why = "only root and the user who started it may ask it for a dump: use sudo";
-            let _ = stream.write_all(&[ERROR, why.as_bytes(), b"\n"].concat());
-            self.deaf_until = Some(Instant::now() + DEAF);
-            return None;
-        }
-        let reply: Reply = Box::new(move |result| {
-            let answer =
-                match result.and_then(|path| std::path::absolute(path).map_err(|error| error.to_string())) {
-                    Ok(path) => [OK, path.as_os_str().as_bytes(), b"\n"].concat(),
-                    Err(why) => [ERROR, why.as_bytes(), b"\n"].concat(),
-                };
-            // The client may have stopped waiting.
-            let _ = stream.write_all(&answer);
-        });
-        Some(Cause { event: "dump", because: "gpurec dump requested it".to_owned(), reply: Some(reply) })
-    }
-
-    fn is_deaf(&self) -> bool {
-        self.deaf_until.is_some_and(|until| Instant::now() < until)
-    }
-
-    /// A descriptor that becomes readable when a request arrives. None while requests are ignored.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        (!self.is_deaf()).then(|| self.socket.as_fd())
-    }
-}
-
-fn address(pid: u32) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("{NAME}{pid}"))
-}
+/// The longest answer: a path, or a sentence.
+const LONGEST: usize = 8 << 10;
+/// How long the recorder may take to accept the request, in seconds.
+const ACCEPT: i64 = 60;
+/// How long it may take to write the dump.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// The longest first line of a dump, which has the command line of the recording.
+const HEADER: u64 = 16 << 20;
 
 /// Waits until the recorder has written a dump, and prints its path.
 pub fn ask(pid: Option<u32>) -> Result<u8> {
     let pid = match pid {
         Some(pid) => pid,
-        None => only_one(&recorders(&std::fs::read_to_string("/proc/net/unix").unwrap_or_default()))?,
+        None => only_one(&recorders()?)?,
     };
-    let path = answer(pid)?;
+    let path = request(pid)?;
     let mut out = io::stdout().lock();
     if out.is_terminal() {
         writeln!(out, "{}", ui::clean(&path.to_string_lossy()))?;
@@ -97,14 +50,40 @@ pub fn ask(pid: Option<u32>) -> Result<u8> {
     Ok(0)
 }
 
+/// The recorders that this user may ask, by PID.
+fn recorders() -> Result<Vec<u32>> {
+    let list = File::open("/proc/net/unix").context("cannot read /proc/net/unix, which lists the sockets")?;
+    let uid_of = |pid: &u32| proc::effective_uid(*pid).ok();
+    let may_be_one = |pid: &u32| uid_of(pid).is_some_and(|uid| may_ask(uid) && check(*pid, uid).is_ok());
+    let mut all = listed(BufReader::new(list))?;
+    all.retain(may_be_one);
+    Ok(all.into_iter().collect())
+}
+
+/// The PIDs in the names of sockets, from Linux's list.
+fn listed(list: impl BufRead) -> io::Result<BTreeSet<u32>> {
+    let pid = |line: &[u8]| {
+        let line = String::from_utf8_lossy(line);
+        line.split('@').nth(1)?.strip_prefix(NAME)?.trim_end().parse::<u32>().ok()
+    };
+    let mut all = BTreeSet::new();
+    for line in list.split(b'\n') {
+        all.extend(pid(&line?));
+    }
+    Ok(all)
+}
+
 fn only_one(recorders: &[u32]) -> Result<u32> {
     match recorders {
         [one] => Ok(*one),
-        [] => bail!(
+        [] if geteuid().is_root() => bail!(
             "no flight recorder runs here: start one with --last, as in sudo gpurec --all --last 60s --dump-on exit"
         ),
+        [] => bail!(
+            "no flight recorder of yours runs here: start one with --last, as in sudo gpurec --all --last 60s --dump-on exit, or ask that of another user as root, by `sudo env -u SUDO_UID gpurec dump`"
+        ),
         several => {
-            let all: Vec<String> = several.iter().map(u32::to_string).collect();
+            let all: Vec<String> = several.iter().take(10).map(u32::to_string).collect();
             bail!(Usage(format!(
                 "several flight recorders run (PID {}): name one, as in gpurec dump {}",
                 all.join(", "),
@@ -114,69 +93,209 @@ fn only_one(recorders: &[u32]) -> Result<u32> {
     }
 }
 
-/// The PIDs of the flight recorders, from Linux's list of sockets.
-fn recorders(list: &str) -> Vec<u32> {
-    let name = |line: &str| line.split('@').nth(1)?.strip_prefix(NAME)?.trim_end().parse().ok();
-    let mut all: Vec<u32> = list.lines().filter_map(name).collect();
-    all.sort_unstable();
-    all.dedup();
-    all
+/// Root may ask every recorder, and a user those that the user started.
+fn may_ask(uid: u32) -> bool {
+    geteuid().is_root() || geteuid().as_raw() == uid
 }
 
-fn answer(pid: u32) -> Result<PathBuf> {
-    let stream = match UnixStream::connect_addr(&address(pid)?) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => bail!(
-            "process {pid} is no flight recorder (gpurec --last), or runs in another network namespace: gpurec dump without a PID finds the one that runs"
+/// Refuses what is no recorder, as far as this user can see. Linux does not show the program of a real recorder to its
+/// user, so without root any process of the user's own may be one.
+fn check(pid: u32, uid: u32) -> Result<()> {
+    let is_trusted = uid == 0 || uid == geteuid().as_raw();
+    match runs_gpurec(pid) {
+        Ok(true) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && is_trusted => Ok(()),
+        Ok(false) => bail!(
+            "process {pid} listens where a flight recorder would, but runs another program than this gpurec: ask a real recorder with the gpurec that started it"
         ),
-        connected => connected.with_context(|| format!("cannot ask process {pid}"))?,
-    };
-    if getsockopt(&stream, PeerCredentials).map(|peer| peer.pid()) != Ok(pid as i32) {
-        bail!(
+        Err(error) => bail!(
+            "cannot see whether process {pid}, of the user {uid}, is a flight recorder ({error}): ask as the user who started it"
+        ),
+    }
+}
+
+/// Whether the program is this one, or a gpurec that only root can have put there.
+fn runs_gpurec(pid: u32) -> io::Result<bool> {
+    let program = fs::metadata(format!("/proc/{pid}/exe"))?;
+    let own = fs::metadata("/proc/self/exe")?;
+    let is_this = (program.dev(), program.ino()) == (own.dev(), own.ino());
+    let is_roots = program.uid() == 0 && program.mode() & 0o022 == 0;
+    Ok(is_this || (is_roots && proc::program_name(&proc::exe_path(pid)?) == "gpurec"))
+}
+
+fn request(pid: u32) -> Result<PathBuf> {
+    let stream = connected(pid)?;
+    let peer = socket::getsockopt(&stream, sockopt::PeerCredentials);
+    let uid = match peer {
+        Ok(peer) if peer.pid() == pid as i32 => peer.uid(),
+        _ => bail!(
             "another process has taken the socket of process {pid}: start the recorder with --dump-on signal, and send it SIGUSR1"
+        ),
+    };
+    if uid != 0 && !may_ask(uid) {
+        bail!(
+            "process {pid} belongs to another user, and only that user and root may ask it for a dump: root asks by `sudo env -u SUDO_UID gpurec dump {pid}`"
         );
     }
-    let mut line = Vec::new();
-    match BufReader::new(stream).read_until(b'\n', &mut line) {
-        Err(error) if error.kind() != io::ErrorKind::ConnectionReset => {
-            return Err(error).context("cannot read the recorder's answer");
+    check(pid, uid)?;
+    let Some(answer) = answer(&stream, PATIENCE).with_context(|| format!("recorder {pid}"))? else {
+        bail!("recorder {pid} ended before it had written the dump: look for the dump of its end");
+    };
+    if let Some(why) = answer.strip_prefix(ERROR) {
+        bail!("recorder {pid}: {}", ui::clean(&String::from_utf8_lossy(why)));
+    }
+    let Some(path) = answer.strip_prefix(OK) else {
+        bail!("recorder {pid} sent what is no answer: look for its dump where it records to");
+    };
+    let path = PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
+    examine(&seen_by(pid, &path), &path, uid).map_err(|why| {
+        let shown = ui::name(&path);
+        anyhow::anyhow!(
+            "recorder {pid} says that it wrote {shown}, but {why}: look for the dump as the user who started the recorder, or in its container"
+        )
+    })?;
+    Ok(path)
+}
+
+fn connected(pid: u32) -> Result<UnixStream> {
+    let stream = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // A full queue makes `connect` wait.
+    socket::setsockopt(&stream, sockopt::SendTimeout, &TimeVal::seconds(ACCEPT))?;
+    let address = UnixAddr::new_abstract(format!("{NAME}{pid}").as_bytes())?;
+    match socket::connect(stream.as_raw_fd(), &address) {
+        Ok(()) => Ok(stream.into()),
+        Err(Errno::ECONNREFUSED) => bail!(
+            "process {pid} is no flight recorder (gpurec --last), or runs in another network namespace: gpurec dump without a PID finds the one that runs"
+        ),
+        Err(Errno::EAGAIN) => bail!(
+            "process {pid} has not taken the request within {ACCEPT} s: it is stopped, or has no processor; try again later"
+        ),
+        Err(errno) => Err(errno).with_context(|| format!("cannot ask process {pid}")),
+    }
+}
+
+/// The line that comes within this time, without its line feed. None: the other end closed before it.
+fn answer(mut stream: &UnixStream, patience: Duration) -> Result<Option<Vec<u8>>> {
+    let until = Instant::now() + patience;
+    let (mut answer, mut bytes) = (Vec::new(), [0; 1024]);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            bail!(
+                "it has not written the dump within {} s: it may still write it; look where it records to",
+                patience.as_secs()
+            );
         }
-        // A recorder that ended sends no answer.
-        _ => {}
+        stream.set_read_timeout(Some(left))?;
+        let read = match stream.read(&mut bytes) {
+            Ok(read) => read,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => continue,
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
+            Err(error) => return Err(error).context("cannot read its answer"),
+        };
+        answer.extend_from_slice(bytes.get(..read).unwrap_or_default());
+        if let Some(end) = memchr::memchr(b'\n', &answer) {
+            answer.truncate(end);
+            return Ok(Some(answer));
+        }
+        if read == 0 {
+            return Ok(None);
+        }
+        if answer.len() > LONGEST {
+            bail!("it sent what is no answer: look for its dump where it records to");
+        }
     }
-    let line = line.strip_suffix(b"\n").unwrap_or_default();
-    if let Some(path) = line.strip_prefix(OK) {
-        return Ok(std::ffi::OsString::from_vec(path.to_vec()).into());
+}
+
+/// Where this process finds a file of the recorder's, which may be in a mount namespace of its own, as a service is.
+fn seen_by(pid: u32, path: &Path) -> PathBuf {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let relative = path.strip_prefix("/").unwrap_or(path);
+    // Only root may look.
+    if fs::metadata(&root).is_ok() { root.join(relative) } else { path.to_owned() }
+}
+
+/// Checks that `seen` is a trace that this user or root owns, and that `path` is the same file. The error is a clause.
+fn examine(seen: &Path, path: &Path, uid: u32) -> Result<(), String> {
+    if !path.is_absolute() {
+        return Err("that is no absolute path".to_owned());
     }
-    match line.strip_prefix(ERROR) {
-        Some(why) => bail!("recorder {pid}: {}", ui::clean(&String::from_utf8_lossy(why))),
-        None => bail!("recorder {pid} ended before it had written the dump: look for the dump of its end"),
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(seen);
+    let file = file.map_err(|error| format!("it cannot be opened ({error})"))?;
+    let about = file.metadata().map_err(|error| error.to_string())?;
+    if !about.is_file() {
+        return Err("that is no regular file".to_owned());
     }
+    if about.uid() != uid && about.uid() != 0 {
+        return Err("that belongs to another user".to_owned());
+    }
+    if !begins_as_trace(file).unwrap_or(false) {
+        return Err("that is no trace".to_owned());
+    }
+    match fs::symlink_metadata(path) {
+        Ok(here) if (here.dev(), here.ino()) == (about.dev(), about.ino()) => Ok(()),
+        _ => Err("another file, or none, has that name here".to_owned()),
+    }
+}
+
+fn begins_as_trace(file: File) -> io::Result<bool> {
+    let mut file = BufReader::new(file);
+    let is_packed = file.fill_buf()?.starts_with(&zstd::zstd_safe::MAGICNUMBER.to_le_bytes());
+    let mut lines: Box<dyn BufRead> = if is_packed {
+        Box::new(BufReader::new(zstd::stream::read::Decoder::with_buffer(file)?.take(HEADER)))
+    } else {
+        Box::new(file.take(HEADER))
+    };
+    let mut first = Vec::new();
+    lines.read_until(b'\n', &mut first)?;
+    let line = kept::read(first.strip_suffix(b"\n").unwrap_or(&first));
+    Ok(line.is_some_and(|line| matches!(line.body, Body::Header(_))))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::ear::Ear;
     use super::*;
+    use gpurec_trace::{Line, LineWriter};
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn recorders_are_found_in_the_list_of_sockets() {
-        let list = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+        let list = b"Num       RefCount Protocol Flags    Type St Inode Path\n\
             0: 00000002 00000000 00010000 0001 01 1 @gpurec-dump/71\n\
             0: 00000003 00000000 00000000 0001 03 2 @gpurec-dump/71\n\
             0: 00000002 00000000 00010000 0001 01 3 /run/gpurec-dump/9\n\
             0: 00000002 00000000 00010000 0001 01 4 @gpurec-dump/x\n\
+            0: 00000002 00000000 00010000 0001 01 6 @gpurec-dump/\xff\n\
             0: 00000002 00000000 00010000 0001 01 5 @gpurec-dump/12\n";
-        assert_eq!(recorders(list), [12, 71]);
+        assert_eq!(listed(&list[..]).unwrap().into_iter().collect::<Vec<_>>(), [12, 71]);
         assert_eq!(only_one(&[3]).unwrap(), 3);
         let several = only_one(&[3, 4]).unwrap_err().to_string();
         assert!(several.contains("PID 3, 4") && only_one(&[]).is_err(), "{several}");
     }
 
+    fn trace() -> Vec<u8> {
+        let mut writer = LineWriter::new(Vec::new());
+        writer.write(&Line { event_id: 0, ts_ns: 0, body: Body::Header(Box::default()) }).unwrap();
+        writer.into_inner().unwrap()
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("gpurec-ask-{name}-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        folder
+    }
+
     #[test]
     fn a_request_is_answered_with_the_path() {
-        let mut ear = Ear::listen(nix::unistd::geteuid().as_raw()).unwrap();
+        let folder = folder("path");
+        let dump = folder.join("a-1-dump.jsonl");
+        fs::write(&dump, trace()).unwrap();
+        let mut ear = Ear::listen(geteuid().as_raw()).unwrap();
         let own = std::process::id();
-        let asks = std::thread::spawn(move || (answer(own), answer(own)));
-        let results = [Ok("/tmp/a-1-dump.jsonl".into()), Err("no\nroom".to_owned())];
+        let asks = std::thread::spawn(move || [request(own), request(own), request(own)]);
+        let results = [Ok(dump.clone()), Err("no\nroom".to_owned()), Ok("/dev/zero".into())];
         for result in results {
             let cause = loop {
                 match ear.take() {
@@ -187,8 +306,71 @@ mod tests {
             assert_eq!(cause.event, "dump");
             cause.reply.unwrap()(result);
         }
-        let (path, error) = asks.join().unwrap();
-        assert_eq!(path.unwrap(), PathBuf::from("/tmp/a-1-dump.jsonl"));
+        let [path, error, forged] = asks.join().unwrap();
+        assert_eq!(path.unwrap(), dump);
         assert!(error.unwrap_err().to_string().contains("no"));
+        assert!(forged.unwrap_err().to_string().contains("/dev/zero, but that is no regular file"));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// A liar sends without end, nothing at all, or a byte now and then.
+    #[test]
+    fn an_answer_is_bounded_in_size_and_time() {
+        let of = |lie: fn(UnixStream), patience| {
+            let (own, other) = UnixStream::pair().unwrap();
+            let liar = std::thread::spawn(move || lie(other));
+            let said = answer(&own, patience);
+            drop(own);
+            liar.join().unwrap();
+            said
+        };
+        let (long, short) = (Duration::from_secs(600), Duration::from_millis(100));
+        let endless = |mut to: UnixStream| while to.write_all(&[b'x'; 512]).is_ok() {};
+        assert!(of(endless, long).unwrap_err().to_string().contains("is no answer"));
+        let silent = |mut to: UnixStream| assert_eq!(to.read(&mut [0]).unwrap_or(0), 0);
+        assert!(of(silent, short).unwrap_err().to_string().contains("has not written"));
+        let slow = |mut to: UnixStream| {
+            while to.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        assert!(of(slow, short).unwrap_err().to_string().contains("has not written"));
+        assert_eq!(of(|mut to| to.write_all(b"ok /a\nmore").unwrap(), long).unwrap().unwrap(), b"ok /a");
+        assert_eq!(of(|mut to| to.write_all(b"ok /a").unwrap(), long).unwrap(), None);
+    }
+
+    #[test]
+    fn a_path_counts_after_a_look_at_the_file() {
+        let (folder, own) = (folder("look"), geteuid().as_raw());
+        let path = |name: &str| folder.join(name);
+        fs::write(path("plain"), trace()).unwrap();
+        fs::write(path("packed"), zstd::stream::encode_all(&trace()[..], 1).unwrap()).unwrap();
+        for name in ["plain", "packed"] {
+            examine(&path(name), &path(name), own).unwrap();
+        }
+        fs::write(path("text"), "root:x:0:0\n").unwrap();
+        let bomb = zstd::stream::encode_all(io::repeat(0).take(64 << 20), 1).unwrap();
+        fs::write(path("bomb"), bomb).unwrap();
+        nix::unistd::mkfifo(&path("fifo"), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        symlink("plain", path("link")).unwrap();
+        for (name, why) in [
+            ("text", "no trace"),
+            ("bomb", "no trace"),
+            ("fifo", "no regular file"),
+            ("link", "cannot be opened"),
+            ("none", "cannot be opened"),
+            (".", "no regular file"),
+        ] {
+            let said = examine(&path(name), &path(name), own).unwrap_err();
+            assert!(said.contains(why), "{name}: {said}");
+        }
+        assert!(examine(&path("plain"), &path("packed"), own).unwrap_err().contains("another file"));
+        assert!(examine(Path::new("plain"), Path::new("plain"), own).is_err());
+        if own == 0 {
+            std::os::unix::fs::chown(path("plain"), Some(65_534), None).unwrap();
+            assert!(examine(&path("plain"), &path("plain"), 0).unwrap_err().contains("another user"));
+            examine(&path("plain"), &path("plain"), 65_534).unwrap();
+        }
+        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -8,6 +8,7 @@
 
 mod ask;
 mod dump;
+mod ear;
 mod keeper;
 mod kept;
 mod processes;
@@ -26,7 +27,8 @@ use crate::pipeline::handoff::Destination;
 use crate::pipeline::observer::DumpRequest;
 use ring::Ring;
 
-pub use ask::{Ear, ask};
+pub use ask::ask;
+pub use ear::Ear;
 pub use keeper::{LastDump, Say};
 pub use triggers::{Events, GAP, Triggers};
 
