@@ -9,6 +9,7 @@
 //! Not here: asserts on time. Tests wait for a condition, with a generous limit.
 
 mod actions;
+mod askers;
 mod blocks;
 mod bounds;
 mod budget;
