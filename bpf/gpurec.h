@@ -93,6 +93,9 @@ enum gpurec_flag {
 	GPUREC_HAS_STACK = 4096,
 	/* gpurec_stack: a gpurec_unwind was sent before it. */
 	GPUREC_COPIED = 8192,
+	/* gpurec_exit: the thread ended by itself, and its stack had left the calls that it had open: by pthread_cancel or
+	 * pthread_exit. */
+	GPUREC_LEFT_CALLS = 16384,
 };
 
 /* How a piece of the target's memory is read. */

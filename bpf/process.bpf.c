@@ -19,6 +19,7 @@
 #include "stopping.h"
 
 #define SIGNAL_GROUP_EXIT 4
+#define PF_SIGNALED 0x400
 #define PROT_READ 1
 #define PROT_EXEC 4
 #define READ_IMPLIES_EXEC 0x0400000
@@ -434,6 +435,18 @@ static __always_inline int execs(struct task_struct *task, int old_pid, struct l
 	return 0;
 }
 
+/* Has the thread ended by itself above the calls that it has open? pthread_cancel and pthread_exit unwind the stack up to
+ * the first return address that Linux replaced, and go from there to the thread's beginning, which ends it. A thread that
+ * ends by a signal, by another's exit_group or exec, or by a system call of its own inside the call has left nothing. */
+static __always_inline bool has_left_calls(struct task_struct *task, struct thread *t)
+{
+	if (!t || !t->outermost || (task->flags & PF_SIGNALED) || (task->exit_code & 0x7f))
+		return false;
+	if (BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT)
+		return false;
+	return PT_REGS_SP_CORE((struct pt_regs *)bpf_task_pt_regs(task)) > t->outermost;
+}
+
 static __always_inline int ends(struct task_struct *task)
 {
 	u32 pid = task->tgid;
@@ -471,8 +484,10 @@ static __always_inline int ends(struct task_struct *task)
 	fill_head(&r->head, GPUREC_EXIT, 0, 0);
 	r->pid = pid;
 	r->status = task->exit_code;
+	if (has_left_calls(task, t))
+		r->head.flags = GPUREC_LEFT_CALLS;
 	if (ended) {
-		r->head.flags = GPUREC_PROCESS_ENDED;
+		r->head.flags |= GPUREC_PROCESS_ENDED;
 		if (BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT)
 			r->status = BPF_CORE_READ(task, signal, group_exit_code);
 	}

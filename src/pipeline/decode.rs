@@ -70,6 +70,8 @@ pub enum What {
         pid: u32,
         status: i32,
         process: bool,
+        /// The thread was unwound out of the calls that it had open: pthread_cancel, pthread_exit.
+        left_calls: bool,
     },
     /// A stack, before the first call that has it.
     Stack {
@@ -296,7 +298,8 @@ pub fn decode(bytes: &[u8]) -> Option<Item> {
         wire::EXIT => {
             let r: wire::Exit = wire::read(bytes)?;
             let process = head.flags & wire::PROCESS_ENDED != 0;
-            What::Exit { pid: r.pid, status: r.status, process }
+            let left_calls = head.flags & wire::LEFT_CALLS != 0;
+            What::Exit { pid: r.pid, status: r.status, process, left_calls }
         }
         wire::STACK => stack(bytes)?,
         wire::UNWIND => {

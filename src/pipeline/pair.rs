@@ -96,6 +96,15 @@ pub struct Pairing {
     pub elsewhere: u64,
     /// By probe: the number of calls nested so deeply that Linux does not see their returns.
     pub too_deep: TooDeep,
+    /// The threads that were unwound out of open calls, to their end.
+    pub left: Left,
+}
+
+/// Threads that pthread_cancel or pthread_exit ended inside a call: how many, and the outermost call of the first.
+#[derive(Default)]
+pub struct Left {
+    pub threads: u64,
+    pub first: Option<Open>,
 }
 
 pub type TooDeep = Map<u32, u64>;
@@ -114,6 +123,9 @@ impl Pairing {
                 sink.instant(item, thread.and_then(|thread| thread.open.last()));
             }
             What::Exec { .. } | What::Exit { .. } => {
+                if let What::Exit { left_calls: true, .. } = item.what {
+                    self.left_calls(item.tid);
+                }
                 self.thread_gone(item.tid, item.ts, sink);
                 if let What::Exec { old_tid, .. } = item.what {
                     self.thread_gone(old_tid, item.ts, sink);
@@ -229,6 +241,12 @@ impl Pairing {
         if self.threads.get(&item.tid).is_some_and(|thread| thread.is_another(item.seq, pid, origin)) {
             self.thread_gone(item.tid, item.ts, sink);
         }
+    }
+
+    fn left_calls(&mut self, tid: u32) {
+        let Some(outermost) = self.threads.get(&tid).and_then(|thread| thread.open.first()) else { return };
+        self.left.threads += 1;
+        self.left.first.get_or_insert(*outermost);
     }
 
     fn process_gone(&mut self, pid: u32, ts: u64, sink: &mut impl Sink) {

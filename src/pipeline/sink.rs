@@ -567,7 +567,7 @@ impl Sink for Lines {
                 self.blocks.gone(*pid);
                 processes::exec(*pid, tid, processes::words(command, *cut), self.job_of(*pid))
             }
-            What::Exit { pid, status, process: true } => {
+            What::Exit { pid, status, process: true, .. } => {
                 self.meaning.process_exited(*pid);
                 self.gpu_ended(*pid, item.ts);
                 self.blocks.gone(*pid);

@@ -62,7 +62,7 @@ pub fn return_record(ts: u64, tid: u32, seq: u32, probe: u32, begin: u64, value:
 }
 
 pub fn exit_item(ts: u64, pid: u32, tid: u32, process: bool) -> Item {
-    Item { ts, tid, seq: 0, what: What::Exit { pid, status: 0, process } }
+    Item { ts, tid, seq: 0, what: What::Exit { pid, status: 0, process, left_calls: false } }
 }
 
 /// Probes with ids from 1, in this order. They have no signature, because these tests ignore argument names.

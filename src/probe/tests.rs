@@ -189,6 +189,7 @@ fn kinds_and_flags_are_those_of_the_header() {
         ("GPUREC_STOPPED", wire::STOPPED.into()),
         ("GPUREC_PROGRAM", wire::PROGRAM.into()),
         ("GPUREC_WATCHED", wire::WATCHED.into()),
+        ("GPUREC_LEFT_CALLS", wire::LEFT_CALLS.into()),
         ("GPUREC_PIECE_READ", wire::PIECE_READ.into()),
         ("GPUREC_PIECE_NULL", wire::PIECE_NULL.into()),
         ("GPUREC_PIECE_CUT", wire::PIECE_CUT.into()),

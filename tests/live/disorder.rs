@@ -29,6 +29,13 @@ impl X {
 
 /// Records `x MODE...` by every backend, and checks each trace.
 fn each_backend(mode: &str, check: impl Fn(&Done, &Trace)) {
+    recorded_by_each_backend(mode, |done, trace| {
+        assert!(trace.complete(), "{}", trace.end["incomplete_because"]);
+        check(done, trace);
+    });
+}
+
+fn recorded_by_each_backend(mode: &str, check: impl Fn(&Done, &Trace)) {
     live(|room| {
         let x = X::new(room);
         for backend in backends() {
@@ -36,7 +43,6 @@ fn each_backend(mode: &str, check: impl Fn(&Done, &Trace)) {
             let (done, trace) = room.record(&["--backend", backend, "--lib", &x.lib()], &words);
             trace.by(backend);
             assert_eq!(trace.lost(), 0, "{backend}");
-            assert!(trace.complete(), "{backend}: {}", trace.end["incomplete_because"]);
             check(&done, &trace);
         }
     });
@@ -161,10 +167,13 @@ fn callbacks_lie_inside_the_call_that_makes_them() {
     });
 }
 
+/// By pthread_exit, whose unwinding ends at the call: the trace says so.
 #[test]
 fn threads_that_end_inside_a_call() {
-    each_backend("exit-thread 40 8", |done, trace| {
+    recorded_by_each_backend("exit-thread 40 8", |done, trace| {
         done.exited(0);
+        assert_eq!(trace.codes(), ["thread_unwound"], "{:?}", trace.reasons());
+        assert!(trace.reason("thread_unwound").starts_with("40 threads"), "{:?}", trace.reasons());
         trace.has_calls(&[("x_leaf", 40), ("x_exit_thread", 40)]);
         assert!(trace.named("x_leaf").iter().all(|call| returned(call)));
         let in_flight = trace.in_flight();

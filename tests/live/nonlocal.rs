@@ -83,3 +83,53 @@ fn the_whole_c_library() {
         }
     });
 }
+
+/// Builds the program of threads that end inside calls, and its libcuda.
+fn cancelled(room: &Room) -> String {
+    let shared = ["-DLIBRARY", "-shared", "-fPIC", "-fexceptions", "-Wl,-soname,libcuda.so.1"];
+    let library = room.compile("cancelled.c", "libcuda.so.1", &shared);
+    room.compile("cancelled.c", "cancelled", &["-fexceptions", &library, "-Wl,-rpath,$ORIGIN"])
+}
+
+/// Linux's return address ends the unwinding of pthread_cancel and pthread_exit, so the handlers beyond do not run.
+#[test]
+fn threads_that_are_unwound_out_of_a_call() {
+    live(|room| {
+        let program = cancelled(room);
+        let by_itself = room.target(&[&program, "cancel"]).done();
+        assert_eq!(by_itself.exited(0).text(), "cleaned 1\n");
+        for backend in backends() {
+            for (mode, function) in [("cancel", "cuCtxSynchronize"), ("exit", "cuLaunchHostFunc")] {
+                let (done, trace) = room.record(&["--backend", backend], &[&program, mode]);
+                assert_eq!(done.exited(0).text(), "cleaned 0\n", "{mode}");
+                trace.by(backend).has_calls(&[(function, 1)]);
+                assert_eq!(trace.codes(), ["thread_unwound"], "{mode}: {:?}", trace.reasons());
+                let call = &trace.in_flight()[0];
+                let named = format!("thread {} of process {}, in {function}", call.tid, call.pid);
+                assert!(trace.reason("thread_unwound").contains(&named), "{:?}", trace.reasons());
+            }
+        }
+    });
+}
+
+/// All other ends of threads with open calls leave nothing out, and the trace is complete.
+#[test]
+fn threads_that_end_in_other_ways() {
+    live(|room| {
+        let program = cancelled(room);
+        for backend in backends() {
+            for (mode, status, said, calls) in [
+                ("cancel-outside", 0, "cleaned 1\n", 0),
+                ("system-call", 0, "cleaned 0\n", 1),
+                ("leave", 0, "cleaned 0\n", 2),
+                ("exec", 0, "", 2),
+                ("kill", 128 + 9, "", 2),
+            ] {
+                let (done, trace) = room.record(&["--backend", backend], &[&program, mode]);
+                assert_eq!(done.exited(status).text(), said, "{mode}");
+                assert!(trace.by(backend).complete(), "{mode}: {:?}", trace.reasons());
+                assert_eq!(trace.in_flight().iter().filter(|call| call.died).count(), calls, "{mode}");
+            }
+        }
+    });
+}

@@ -137,6 +137,7 @@ reasons! {
         NotPaused = "not_paused", "--lossless could not pause what filled the rings: it pauses recorded processes (through sudo, only the caller's own) while they make calls; try a larger --ring";
         Orphans { count: u64 } = "orphan_returns", "{count} returns came whose calls gpurec had already taken for ended";
         OtherStack { count: u64 } = "other_stack", "{count} calls ran on another stack than an open call of their thread (a signal handler's or a coroutine's): their returns were not recorded";
+        ThreadsLeft { threads: u64, pid: u32, tid: u32, function: String } = "thread_unwound", "{threads} threads ended inside a recorded call by pthread_cancel or pthread_exit (the first: thread {tid} of process {pid}, in {function}): the destructors and cleanup handlers around that call may not have run, because its return was watched; leave such functions out with --skip, or with a narrower pattern of --lib";
         DriverReturns { count: u64 } = "driver_returns", "{count} returns of kernel functions were not recorded: their E lines say \"lost\"";
         RecursionMisses { hits: u64, of: String } = "recursion_misses", "the kernel skipped up to {hits} hits of hooks, because another probe or BPF program was running on that CPU ({of})";
         LongEnd { mib: usize } = "cut", "the end line would take more than {mib} MiB: calls in flight and figures are left out of it";

@@ -90,10 +90,11 @@ fn a_fork_and_both_exits() {
     let fork = wire::Fork { head: head(wire::FORK, 0, 7, 5, 0, 0), pid: 4, child: 99 };
     let item = Item { ts: 7, tid: 5, seq: 0, what: What::Fork { pid: 4, child: 99 } };
     assert_eq!(decode(wire::bytes(&fork)), Some(item));
-    for process in [false, true] {
-        let flags = if process { wire::PROCESS_ENDED } else { 0 };
+    for (process, left_calls, flags) in
+        [(false, false, 0), (true, false, wire::PROCESS_ENDED), (false, true, wire::LEFT_CALLS)]
+    {
         let exit = wire::Exit { head: head(wire::EXIT, flags, 8, 5, 0, 0), pid: 4, status: 0x100 };
-        let what = What::Exit { pid: 4, status: 0x100, process };
+        let what = What::Exit { pid: 4, status: 0x100, process, left_calls };
         assert_eq!(decode(wire::bytes(&exit)), Some(Item { ts: 8, tid: 5, seq: 0, what }));
     }
 }

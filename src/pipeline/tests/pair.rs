@@ -180,6 +180,27 @@ fn the_end_of_a_thread_ends_its_calls_and_no_others() {
     assert_eq!(story.in_flight(), [1]);
 }
 
+#[test]
+fn threads_that_are_unwound_out_of_their_calls_are_counted_with_the_first_call() {
+    let mut story = Story::default();
+    let left = |tid| {
+        let mut item = exit_item(20, 7, tid, false);
+        if let What::Exit { left_calls, .. } = &mut item.what {
+            *left_calls = true;
+        }
+        item
+    };
+    for tid in [8, 9] {
+        story.feed(&call(10, 7, tid, 1, tid, 900, false));
+        story.feed(&call(11, 7, tid, 2, 3, 800, false));
+        story.feed(&left(tid));
+    }
+    // Its call was lost.
+    story.feed(&left(10));
+    let left = &story.pairing.as_ref().unwrap().left;
+    assert_eq!((left.threads, left.first.map(|call| (call.tid, call.probe))), (2, Some((8, 8))));
+}
+
 /// BPF cannot report the end of every thread: once one thread finds that the process has ended, the process is no
 /// longer a target.
 #[test]

@@ -160,8 +160,10 @@ fn processes() {
         let what = What::Exec { pid: u32::MAX, old_tid: 0, command: command.into(), cut };
         Item { ts, tid: u32::MAX, seq: 0, what }
     };
-    let exit =
-        |status| Item { what: What::Exit { pid: 7, status, process: true }, ..exit_item(4000, 7, 7, true) };
+    let exit = |status| Item {
+        what: What::Exit { pid: 7, status, process: true, left_calls: false },
+        ..exit_item(4000, 7, 7, true)
+    };
     let items = [
         Item { ts: 1500, tid: 8, seq: 0, what: What::Fork { pid: 7, child: 9 } },
         exec(1600, b"ls\0-l\0\0", false),
