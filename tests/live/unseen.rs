@@ -116,3 +116,29 @@ fn a_mapping_that_becomes_executable() {
 fn code_that_the_kernel_puts_no_hook_into() {
     live(|room| UnseenProgram::new(room).record(room, &["shared", "writable"], false, CALLS));
 }
+
+/// Functions that have no hook, because it would see no call or too many.
+#[test]
+fn functions_whose_calls_no_hook_sees_once() {
+    live(|room| {
+        let program = room.compile("unseen.c", "unseen", &[]);
+        for (kind, code) in [
+            ("WRITABLE", "no_probe"),
+            ("UNTYPED", "not_a_function"),
+            ("LOOP", "no_probe"),
+            ("RELOCATED", "no_probe"),
+        ] {
+            let kind = format!("-D{kind}");
+            let flags = [&kind, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-z,notext"];
+            let library = room.compile("code.c", &format!("lib{kind}.so"), &flags);
+            for backend in backends() {
+                let (done, trace) = room.record(&["--backend", backend], &[&program, "opened", &library]);
+                assert_eq!(done.exited(0).text(), "called\n");
+                trace.by(backend).has_calls(&[]);
+                assert_eq!(trace.codes(), ["not_hooked"], "{kind}: {:?}", trace.reasons());
+                let refused = &trace.process_events("library")[0]["not_hooked"][0];
+                assert_eq!((refused["name"].as_str(), refused["code"].as_str()), (Some(CALL), Some(code)));
+            }
+        }
+    });
+}

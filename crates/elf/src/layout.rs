@@ -5,7 +5,8 @@ use std::fs::File;
 
 use goblin::container::{Container, Ctx, Endian};
 use goblin::elf::dynamic::{
-    DT_GNU_HASH, DT_HASH, DT_NEEDED, DT_NULL, DT_SONAME, DT_STRSZ, DT_STRTAB, DT_SYMTAB,
+    DF_TEXTREL, DT_FLAGS, DT_GNU_HASH, DT_HASH, DT_NEEDED, DT_NULL, DT_SONAME, DT_STRSZ, DT_STRTAB,
+    DT_SYMTAB, DT_TEXTREL,
 };
 use goblin::elf::header::{
     EI_CLASS, EI_DATA, ELFCLASS64, ELFDATA2LSB, ELFMAG, EM_AARCH64, EM_X86_64, ET_DYN, ET_EXEC, SIZEOF_IDENT,
@@ -18,6 +19,7 @@ use goblin::elf::{Elf, Header, ProgramHeader, SectionHeader};
 
 use super::FileError;
 use super::file::{Source, text};
+use gpurec_trace::HookError;
 use gpurec_trace::bytes::{hex, u64_at};
 
 pub const CTX: Ctx = Ctx { container: Container::Big, le: Endian::Little };
@@ -72,6 +74,8 @@ pub struct Dynamic {
     pub symbols: Option<u64>,
     pub hash: Option<u64>,
     pub gnu_hash: Option<u64>,
+    /// The loader writes addresses into the code.
+    text_relocations: bool,
 }
 
 pub struct Layout<'f> {
@@ -97,16 +101,35 @@ impl<'f> Layout<'f> {
 
     /// File offset of `address`, and the number of file bytes that follow it in its segment.
     pub fn locate(&self, address: u64, executable: bool) -> Option<(u64, u64)> {
+        let segment = self.segment_of(address, executable)?;
+        let from = address - segment.p_vaddr;
+        let offset = segment.p_offset.checked_add(from)?;
+        let left = segment.p_filesz.saturating_sub(from);
+        Some((offset, left.min(self.file.len.saturating_sub(offset))))
+    }
+
+    fn segment_of(&self, address: u64, executable: bool) -> Option<&ProgramHeader> {
         let inside = |segment: &&ProgramHeader| {
             segment.p_type == PT_LOAD
                 && (!executable || segment.is_executable())
                 && address.checked_sub(segment.p_vaddr).is_some_and(|from| from < segment.p_memsz)
         };
-        let segment = self.segments.iter().find(inside)?;
-        let from = address - segment.p_vaddr;
-        let offset = segment.p_offset.checked_add(from)?;
-        let left = segment.p_filesz.saturating_sub(from);
-        Some((offset, left.min(self.file.len.saturating_sub(offset))))
+        self.segments.iter().find(inside)
+    }
+
+    /// The same of code, or why it can have no probe.
+    pub fn locate_code(&self, address: u64) -> Result<(u64, u64), HookError> {
+        let segment = self.segment_of(address, true).ok_or(HookError::NotExecutable)?;
+        if segment.is_write() {
+            return Err(HookError::Writable);
+        }
+        if self.dynamic.text_relocations {
+            return Err(HookError::TextRelocations);
+        }
+        match self.locate(address, true) {
+            Some((_, 0)) | None => Err(HookError::NoCode),
+            Some(place) => Ok(place),
+        }
     }
 
     /// The first executable segment: offset in the file and address.
@@ -274,6 +297,8 @@ fn dynamic(file: &Source, segments: &[ProgramHeader]) -> Result<Dynamic, FileErr
             DT_SYMTAB => found.symbols = Some(value),
             DT_HASH => found.hash = Some(value),
             DT_GNU_HASH => found.gnu_hash = Some(value),
+            DT_TEXTREL => found.text_relocations = true,
+            DT_FLAGS => found.text_relocations |= value & DF_TEXTREL != 0,
             _ => {}
         }
     }

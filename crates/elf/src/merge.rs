@@ -18,6 +18,8 @@ use gpurec_trace::HookError;
 /// searched.
 const LONGEST_BODY: u64 = 256 << 10;
 const MOST_CODE: u64 = 64 << 20;
+/// The most bytes searched of a function without a size.
+const SHORT_BODY: u64 = 4 << 10;
 
 struct Place {
     names: Vec<String>,
@@ -59,7 +61,10 @@ fn places(layout: &Layout, candidates: Vec<Candidate>) -> (BTreeMap<u64, Place>,
     let mut not_hooked = Vec::new();
     for Candidate { name, symbol } in candidates {
         match place(layout, &symbol) {
-            Err(why) => not_hooked.push(UnhookedFunction::new(&name, why, symbol.st_type() == STT_GNU_IFUNC)),
+            Err(why) => {
+                let is_code = is_code(&name, &symbol, &why);
+                not_hooked.push(UnhookedFunction::new(&name, why, is_code));
+            }
             Ok((entry, left)) => {
                 let fresh = || Place { names: Vec::new(), address: symbol.st_value, size: 0, left };
                 let place = places.entry(entry).or_insert_with(fresh);
@@ -85,6 +90,7 @@ fn place(layout: &Layout, symbol: &Sym) -> Result<(u64, u64), HookError> {
         STT_FUNC => {}
         STT_OBJECT | STT_TLS | STT_COMMON => return Err(HookError::Data),
         STT_GNU_IFUNC => return Err(HookError::Indirect),
+        _ if layout.locate(symbol.st_value, true).is_some() => return Err(HookError::Unmarked),
         _ => return Err(HookError::NotFunction),
     }
     if symbol.st_shndx as u32 == SHN_ABS {
@@ -93,11 +99,16 @@ fn place(layout: &Layout, symbol: &Sym) -> Result<(u64, u64), HookError> {
     if symbol.st_value == 0 {
         return Err(HookError::ZeroAddress);
     }
-    match layout.locate(symbol.st_value, true) {
-        None => Err(HookError::NotExecutable),
-        Some((_, 0)) => Err(HookError::NoCode),
-        Some(place) => Ok(place),
-    }
+    layout.locate_code(symbol.st_value)
+}
+
+/// Names by which linkers mark the begin and the end of code.
+const MARKS: [&str; 4] = ["etext", "_etext", "__etext", "__executable_start"];
+
+/// Whether calls may be missing if this symbol has no probe.
+fn is_code(name: &str, symbol: &Sym, why: &HookError) -> bool {
+    let is_typed = matches!(symbol.st_type(), STT_FUNC | STT_GNU_IFUNC);
+    is_typed || (*why == HookError::Unmarked && !MARKS.contains(&name))
 }
 
 fn best_site(
@@ -112,22 +123,29 @@ fn best_site(
         return Ok(site::aarch64(&window, place.address));
     }
     let at_entry = site::entry(&window, place.address);
+    let Some(size) = searched(place, *budget) else { return Ok(at_entry) };
+    *budget -= size;
+    let body = layout.file.exact(entry, size, "code")?;
+    let jumps = site::jumps(&body, place.address, place.size == 0);
+    if jumps.to_entry {
+        return Ok(at_entry.and(Err(HookError::LoopAtEntry)));
+    }
     if at_entry.as_ref().is_ok_and(|site| site.emulated) {
         return Ok(at_entry);
     }
-    let Some(further) = site::further(&window, place.address) else {
+    let Some(further) = site::further(&window, place.address).filter(|site| site.after_entry < place.size)
+    else {
         return Ok(at_entry);
     };
     let end = entry + further.after_entry;
     let others_between = places.range((Excluded(entry), Included(end))).next().is_some();
-    let whole = further.after_entry < place.size && place.size <= LONGEST_BODY.min(place.left).min(*budget);
-    if others_between || !whole {
-        return Ok(at_entry);
-    }
-    *budget -= place.size;
-    let body = layout.file.exact(entry, place.size, "code")?;
-    let reached_only_from_entry = !site::is_jumped_into(&body, place.address, further.after_entry);
-    Ok(if reached_only_from_entry { Ok(further) } else { at_entry })
+    Ok(if others_between || jumps.reach(further.after_entry) { at_entry } else { Ok(further) })
+}
+
+/// The number of bytes to search for jumps: the function, or what follows the entry of a function without a size.
+fn searched(place: &Place, budget: u64) -> Option<u64> {
+    let size = if place.size == 0 { SHORT_BODY.min(place.left) } else { place.size };
+    (size <= LONGEST_BODY.min(place.left).min(budget)).then_some(size)
 }
 
 fn function(place: &Place, entry: u64, site: Site) -> Function {

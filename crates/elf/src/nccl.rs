@@ -2,7 +2,6 @@
 //! runs for every file that a process maps, so it must dismiss files without NCCL early.
 
 use goblin::elf::Sym;
-use goblin::elf::sym::STT_FUNC;
 
 use super::FileError;
 use super::layout::Layout;
@@ -48,8 +47,8 @@ fn functions(layout: &Layout, table: Table, accepts: &dyn Fn(&str) -> bool) -> R
         // Tables hold millions of names.
         let begins = |start: &[u8]| names.get(symbol.st_name..).is_some_and(|name| name.starts_with(start));
         if is_defined(&symbol)
-            && symbol.st_type() == STT_FUNC
             && (begins(b"nccl") || begins(b"pnccl"))
+            && symbols::may_be_function(layout, &symbol)
             && let Some(candidate) = candidate(&names, symbol, accepts)
         {
             found.add(candidate);

@@ -3,7 +3,6 @@
 //! without CUDA early.
 
 use goblin::elf::Sym;
-use goblin::elf::sym::STT_FUNC;
 use memchr::memmem::Finder;
 
 use super::file::Source;
@@ -83,7 +82,7 @@ fn functions(
         }
         if !is_defined(&symbol) {
             imports |= candidate(&names, symbol, &accepts).is_some();
-        } else if symbol.st_type() == STT_FUNC
+        } else if symbols::may_be_function(layout, &symbol)
             && let Some(candidate) = candidate(&names, symbol, &accepts)
         {
             found.add(candidate);

@@ -86,22 +86,68 @@ pub fn further(code: &[u8], address: u64) -> Option<Site> {
     None
 }
 
-/// Whether a direct branch in `body` ends after its entry and not after the site. Code that cannot be decoded counts as
-/// one.
-pub fn is_jumped_into(body: &[u8], address: u64, after_entry: u64) -> bool {
+/// Where the direct branches of a function end.
+#[derive(Debug, Default)]
+pub struct Jumps {
+    /// A jump that is no call ends at the entry: the entry is executed more than once in a call.
+    pub to_entry: bool,
+    /// The nearest target after the entry.
+    nearest: Option<u64>,
+    /// The code could not be decoded to its end.
+    is_unknown: bool,
+}
+
+impl Jumps {
+    /// Whether a branch may end after the entry and not after `site`.
+    pub fn reach(&self, site: u64) -> bool {
+        self.is_unknown || self.nearest.is_some_and(|nearest| nearest <= site)
+    }
+
+    fn add(&mut self, instruction: &Instruction, target: u64) {
+        if target == 0 {
+            self.to_entry |= instruction.flow_control() != FlowControl::Call;
+        } else if self.nearest.is_none_or(|nearest| target < nearest) {
+            self.nearest = Some(target);
+        }
+    }
+}
+
+/// Searches `body`, up to code that cannot be decoded. `ends`: the function may end before, at an instruction that does
+/// not continue and that no branch passes over.
+pub fn jumps(body: &[u8], address: u64, ends: bool) -> Jumps {
     let mut decoder = Decoder::with_ip(64, body, address, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
+    let mut jumps = Jumps::default();
+    let mut farthest = 0;
     while decoder.can_decode() {
         decoder.decode_out(&mut instruction);
         if instruction.is_invalid() {
-            return true;
+            jumps.is_unknown = true;
+            break;
         }
-        let target = instruction.near_branch_target().wrapping_sub(address);
-        if is_direct_branch(&instruction) && target > 0 && target <= after_entry {
-            return true;
+        if is_direct_branch(&instruction) {
+            let target = instruction.near_branch_target().wrapping_sub(address);
+            jumps.add(&instruction, target);
+            if instruction.flow_control() != FlowControl::Call && target < body.len() as u64 {
+                farthest = farthest.max(target);
+            }
+        }
+        if ends && is_last(&instruction) && decoder.ip().wrapping_sub(address) > farthest {
+            break;
         }
     }
-    false
+    jumps
+}
+
+/// No instruction follows this one.
+fn is_last(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::UnconditionalBranch
+            | FlowControl::IndirectBranch
+            | FlowControl::Return
+            | FlowControl::Exception
+    )
 }
 
 fn is_direct_branch(instruction: &Instruction) -> bool {

@@ -167,7 +167,7 @@ fn note(content: &[u8]) -> Option<Note<'_>> {
 fn probe(layout: &Layout, note: &Note, base: Option<u64>) -> Result<StaticProbe, HookError> {
     // A tool may have moved the file to other addresses since.
     let moved = base.filter(|_| note.base != 0).map_or(0, |base| base.wrapping_sub(note.base));
-    let (site, left) = layout.locate(note.site.wrapping_add(moved), true).ok_or(HookError::NotExecutable)?;
+    let (site, left) = layout.locate_code(note.site.wrapping_add(moved))?;
     let instruction = layout.file.exact(site, left.min(4), "code").map_err(|_| HookError::NoCode)?;
     if !is_nop(layout.machine, &instruction) {
         return Err(HookError::NoNop);

@@ -1,7 +1,7 @@
 //! Symbol tables. In: a layout and the wanted names. Out: the symbols, not yet checked. Tables are read in pieces.
 
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_SYMTAB};
-use goblin::elf::sym::{STB_LOCAL, STT_FUNC, STV_HIDDEN, STV_INTERNAL};
+use goblin::elf::sym::{STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, STV_HIDDEN, STV_INTERNAL};
 use goblin::elf::{SectionHeader, Sym};
 
 use super::file::{Source, text};
@@ -176,6 +176,15 @@ pub fn name<'n>(names: &'n [u8], symbol: &Sym) -> Option<&'n str> {
 
 pub fn is_defined(symbol: &Sym) -> bool {
     symbol.st_shndx != 0
+}
+
+/// Functions, and code without a type, which may be a function.
+pub fn may_be_function(layout: &Layout, symbol: &Sym) -> bool {
+    match symbol.st_type() {
+        STT_FUNC | STT_GNU_IFUNC => true,
+        STT_NOTYPE => layout.locate(symbol.st_value, true).is_some(),
+        _ => false,
+    }
 }
 
 /// The exported, defined symbols whose names `accepts` takes.

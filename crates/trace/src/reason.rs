@@ -46,6 +46,7 @@ reasons! {
         // The symbol is no place in the file that a probe can be at.
         Data = "not_a_function", "data, not code";
         NotFunction = "not_a_function", "not marked as a function";
+        Unmarked = "not_a_function", "it is in code and not marked as a function: if it is data, a hook would change it";
         Indirect = "indirect_function", "an indirect function: the loader decides which code it stands for";
         AbsoluteAddress = "no_code", "its address is absolute, not a place in this file";
         ZeroAddress = "no_code", "its address is zero";
@@ -54,6 +55,9 @@ reasons! {
         Unaligned = "no_instruction", "its address is not the beginning of an instruction";
         NoInstruction = "no_instruction", "its first bytes are not an instruction";
         Unprobeable = "no_probe", "the kernel accepts no probe on its first instruction";
+        Writable = "no_probe", "it is in a writable part of the file, where the kernel puts no probes";
+        TextRelocations = "no_probe", "the loader changes the library's code (text relocations), and a probe would execute it unchanged: build the library as position-independent code (-fPIC)";
+        LoopAtEntry = "no_probe", "it begins with a loop: a probe would take each turn for a call";
         Unsafe { why: &'static str } = "unsafe", "{why}";
 
         // Static probes.

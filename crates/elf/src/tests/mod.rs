@@ -1,6 +1,8 @@
 //! Helpers of the tests: small ELF files built with the machine's own compiler, and short ways to read them.
 
 mod hostile;
+#[cfg(target_arch = "x86_64")]
+mod no_probe;
 mod object;
 mod real;
 #[cfg(target_arch = "x86_64")]

@@ -182,6 +182,8 @@ fn what_is_no_function_gets_a_reason() {
     assert_eq!(image.build_id.as_deref(), Some("0123abcd"));
     let hooked: Vec<_> = image.functions.iter().map(|function| function.name.as_str()).collect();
     assert_eq!(hooked, ["cuFine"]);
+    let is_code: Vec<_> = image.not_hooked.iter().map(|not| not.is_code).collect();
+    assert_eq!(is_code, [true, true, false, true, true]);
     let why: Vec<_> =
         image.not_hooked.iter().map(|not| (not.name.as_str(), not.reason.text.as_str())).collect();
     let names: Vec<_> = why.iter().map(|(name, _)| *name).collect();
