@@ -96,6 +96,9 @@ enum gpurec_flag {
 	/* gpurec_exit: the thread ended by itself, and its stack had left the calls that it had open: by pthread_cancel or
 	 * pthread_exit. */
 	GPUREC_LEFT_CALLS = 16384,
+	/* gpurec_new_file: what is mapped as code can be changed through a shared mapping, which may be the mapping itself.
+	 * Without an address, it is that mapping that is new: the code was examined before. */
+	GPUREC_CHANGEABLE = 32768,
 };
 
 /* How a piece of the target's memory is read. */
@@ -427,7 +430,7 @@ struct gpurec_python_at {
 struct gpurec_seen {
 	unsigned long long from_code;
 	unsigned int layout;        /* as above */
-	unsigned int pad;
+	unsigned int no_hooks;      /* the mapping in which it was seen is shared or writable */
 };
 
 /* Calls and returns of one probe that found no space in a ring. */

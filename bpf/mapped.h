@@ -33,6 +33,7 @@ static __always_inline void count_mapping(void)
 struct mapped {
 	struct gpurec_file file; /* if it is executable, and of a file */
 	u64 start, end, offset;
+	u64 flags; /* as Linux has them */
 };
 
 static long mapped_file(struct task_struct *task, struct vm_area_struct *vma, void *to)
@@ -43,7 +44,8 @@ static long mapped_file(struct task_struct *task, struct vm_area_struct *vma, vo
 	mapped->start = BPF_CORE_READ(vma, vm_start);
 	mapped->end = BPF_CORE_READ(vma, vm_end);
 	mapped->offset = BPF_CORE_READ(vma, vm_pgoff) << PAGE_BITS;
-	if (file && (BPF_CORE_READ(vma, vm_flags) & VM_EXEC))
+	mapped->flags = BPF_CORE_READ(vma, vm_flags);
+	if (file && (mapped->flags & VM_EXEC))
 		read_file(&mapped->file, file);
 	return 0;
 }

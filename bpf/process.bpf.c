@@ -27,6 +27,7 @@
 #define EEXIST 17
 #define MAP_SHARED 1
 #define MAP_ANONYMOUS 0x20
+#define FMODE_WRITE 2
 #define PROT_WRITE 2
 
 /* Unused variables: they carry the record types into this object's BTF, from which the recorder's own types are
@@ -159,7 +160,7 @@ static __always_inline void report_file(const struct gpurec_new_file *what, u16 
 	*r = *what;
 	fill_head(&r->head, GPUREC_NEW_FILE, 0, 0);
 	r->pid = pid;
-	r->head.flags = flags | (what->head.flags & GPUREC_NO_HOOKS);
+	r->head.flags = flags | (what->head.flags & (GPUREC_NO_HOOKS | GPUREC_CHANGEABLE));
 	if (!config.everyone)
 		r->head.flags |= watched ? watched : stop_current(pid) ? GPUREC_STOPPED : 0;
 	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
@@ -174,6 +175,39 @@ static __always_inline bool becomes_executable(u64 protection)
 	return (protection & PROT_READ) && (BPF_CORE_READ(task, personality) & READ_IMPLIES_EXEC);
 }
 
+/* Flags of a mapping of code: whether hooks are impossible in it (this is 1), and whether the file can be changed
+ * through a mapping that exists, of which some file systems keep no time. Without branches, each of which would double
+ * the paths that the verifier has to check. */
+static __always_inline u16 flags_of(u64 no_hooks, struct file *file)
+{
+	u32 none = -(u32)BPF_CORE_READ(file, f_inode, i_mapping, i_mmap_writable.counter);
+
+	return no_hooks * GPUREC_NO_HOOKS | (none >> 31) * GPUREC_CHANGEABLE;
+}
+
+/* A file that was examined when a process mapped it as code is now mapped so that the code can be changed. Code in a
+ * mapping without hooks is as it was: programs that make code at run time map it twice, both times shared. The copy
+ * that deletes the entry reports the mapping; the next process that maps the file as code has it examined again. */
+static __always_inline void can_change(struct gpurec_new_file *what, struct file *file)
+{
+	struct gpurec_seen *known = is_seen(&what->file);
+	struct gpurec_new_file *r;
+
+	if (!known || known->no_hooks || bpf_map_delete_elem(&seen, &what->file))
+		return;
+	r = bpf_ringbuf_reserve(&control, sizeof(*r), 0);
+	if (!r) {
+		COUNT_LOST(file);
+		return;
+	}
+	read_name(what, file);
+	*r = *what;
+	fill_head(&r->head, GPUREC_NEW_FILE, 0, 0);
+	r->pid = bpf_get_current_pid_tgid() >> 32;
+	r->head.flags = GPUREC_CHANGEABLE;
+	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
+}
+
 static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 {
 	struct mapping_begun begun = {};
@@ -182,10 +216,11 @@ static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 	struct task_struct *task;
 	struct file **fds, *file = NULL;
 	u32 tid = (u32)bpf_get_current_pid_tgid();
+	bool executable = becomes_executable(ctx->args[2]);
 	unsigned int max;
 
 	keep_own_stack(ctx);
-	if ((ctx->args[3] & MAP_ANONYMOUS) || !becomes_executable(ctx->args[2]))
+	if ((ctx->args[3] & MAP_ANONYMOUS) || !(executable || (ctx->args[3] & MAP_SHARED)))
 		return 0;
 	if (!is_target(bpf_get_current_pid_tgid() >> 32))
 		return 0;
@@ -196,10 +231,14 @@ static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 		return 0;
 	fds = BPF_CORE_READ(task, files, fdt, fd);
 	bpf_probe_read_kernel(&file, sizeof(file), fds + what->fd);
-	if (!file)
+	if (!file || (!executable && !(BPF_CORE_READ(file, f_mode) & FMODE_WRITE)))
 		return 0;
-	count_mapping();
 	read_file(&what->file, file);
+	if (!executable) {
+		can_change(what, file);
+		return 0;
+	}
+	count_mapping();
 	seen = is_seen(&what->file);
 	if (seen && !config.stacks)
 		return 0;
@@ -212,8 +251,8 @@ static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 	read_name(what, file);
 	if (is_watched())
 		what->head.flags = GPUREC_WATCHED;
-	if ((ctx->args[2] & PROT_WRITE) || (ctx->args[3] & MAP_SHARED))
-		what->head.flags |= GPUREC_NO_HOOKS;
+	/* PROT_WRITE is 2. */
+	what->head.flags |= flags_of((ctx->args[2] >> 1 | ctx->args[3]) & MAP_SHARED, file);
 	bpf_map_update_elem(&mapping, &tid, &begun, BPF_ANY);
 	return 0;
 }
@@ -267,7 +306,7 @@ static __always_inline int mprotect_ends(u32 copy, struct trace_event_raw_sys_ex
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct gpurec_new_file file = {.fd = -1};
 	struct pt_regs *regs;
-	u64 at, end;
+	u64 at, end, watched;
 
 	keep_own_stack(ctx);
 	if (!is_target(task->tgid) || has_protected(copy, task))
@@ -277,10 +316,7 @@ static __always_inline int mprotect_ends(u32 copy, struct trace_event_raw_sys_ex
 		return 0;
 	at = PT_REGS_PARM1_CORE_SYSCALL(regs);
 	end = at + PT_REGS_PARM2_CORE_SYSCALL(regs);
-	if (is_watched())
-		file.head.flags = GPUREC_WATCHED;
-	if (PT_REGS_PARM3_CORE_SYSCALL(regs) & PROT_WRITE)
-		file.head.flags |= GPUREC_NO_HOOKS;
+	watched = is_watched() ? GPUREC_WATCHED : 0;
 	for (int i = 0; i < MOST_RANGES && at < end; i++) {
 		struct mapped mapped = {};
 		long error = bpf_find_vma(task, at, mapped_file, &mapped, 0);
@@ -289,6 +325,8 @@ static __always_inline int mprotect_ends(u32 copy, struct trace_event_raw_sys_ex
 			return 0;
 		file.address = at;
 		file.file = mapped.file;
+		/* VM_WRITE is 2, VM_SHARED 8. */
+		file.head.flags = watched | ((mapped.flags >> 1 | mapped.flags >> 3) & 1) * GPUREC_NO_HOOKS;
 		if (mapped.file.inode)
 			send_mapped(&mapped);
 		/* Another thread is changing the mappings: the recorder reads them itself. */

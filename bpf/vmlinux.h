@@ -102,8 +102,17 @@ struct super_block {
 	__u32 s_dev;
 };
 
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct address_space {
+	atomic_t i_mmap_writable;
+};
+
 struct inode {
 	struct super_block *i_sb;
+	struct address_space *i_mapping;
 	unsigned long i_ino;
 	__u32 i_generation;
 	__u32 i_rdev;
@@ -139,6 +148,7 @@ struct path {
 
 struct file {
 	struct inode *f_inode;
+	unsigned int f_mode;
 	struct path f_path;
 };
 
@@ -171,10 +181,6 @@ struct mm_struct {
 	unsigned long saved_auxv[44];
 	struct uprobes_state uprobes_state;
 };
-
-typedef struct {
-	int counter;
-} atomic_t;
 
 enum pid_type { PIDTYPE_PID, PIDTYPE_TGID, PIDTYPE_PGID, PIDTYPE_SID, PIDTYPE_MAX };
 

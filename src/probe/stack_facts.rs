@@ -35,7 +35,7 @@ impl Pythons {
     /// full.
     pub fn seen(&self, interpreter: &Interpreter) -> wire::Seen {
         let from_code = interpreter.runtime.wrapping_sub(interpreter.segment);
-        wire::Seen { from_code, layout: self.number(&interpreter.layout).unwrap_or(0), pad: 0 }
+        wire::Seen { from_code, layout: self.number(&interpreter.layout).unwrap_or(0), no_hooks: 0 }
     }
 
     /// The process has mapped the interpreter's executable segment at `segment`.

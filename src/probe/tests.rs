@@ -162,7 +162,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
             ascii_data, unicode_data, bytes_size, bytes_data
         }
         "gpurec_python_at" PythonAt { runtime, layout, mappings, sent, pad }
-        "gpurec_seen" Seen { from_code, layout, pad }
+        "gpurec_seen" Seen { from_code, layout, no_hooks }
         "gpurec_state" State { phase, kernel, may_pause }
         "gpurec_pulse" Pulse { alive_ns, stop_allowed }
     };
@@ -189,6 +189,7 @@ fn kinds_and_flags_are_those_of_the_header() {
         ("GPUREC_STOPPED", wire::STOPPED.into()),
         ("GPUREC_PROGRAM", wire::PROGRAM.into()),
         ("GPUREC_WATCHED", wire::WATCHED.into()),
+        ("GPUREC_CHANGEABLE", wire::CHANGEABLE.into()),
         ("GPUREC_LEFT_CALLS", wire::LEFT_CALLS.into()),
         ("GPUREC_PIECE_READ", wire::PIECE_READ.into()),
         ("GPUREC_PIECE_NULL", wire::PIECE_NULL.into()),

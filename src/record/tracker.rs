@@ -146,6 +146,12 @@ impl Tracker {
     }
 
     pub fn new_file(&mut self, record: &NewFile, probes: &mut Probes) {
+        if record.head.flags & (wire::CHANGEABLE | wire::NO_HOOKS) == wire::CHANGEABLE {
+            self.missed(Incomplete::Changeable { pid: record.pid, name: name_of(record) });
+            if record.address == 0 {
+                return;
+            }
+        }
         // A thread that maps another file must have been resumed since the file for which it was stopped.
         let tid = record.head.tid;
         let waits = self.handled.get(&record.pid).is_some_and(|handled| handled.contains(&tid))
@@ -191,11 +197,9 @@ impl Tracker {
     /// it. Its name may show that it was a CUDA library. If it does not, the file matters only if the process used
     /// CUDA.
     fn report_not_examined(&self, record: &NewFile) {
-        let name: Vec<u8> = record.name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
-        let name = String::from_utf8_lossy(&name);
-        let pid = record.pid;
-        if looks_like_cuda(Path::new(&*name)) {
-            self.missed(Incomplete::Gone { pid, name: name.into_owned() });
+        let (name, pid) = (name_of(record), record.pid);
+        if looks_like_cuda(Path::new(&name)) {
+            self.missed(Incomplete::Gone { pid, name });
         } else {
             self.send(0, pid, MessageKind::NotExamined);
         }
@@ -381,6 +385,11 @@ impl Tracker {
             }
         }
     }
+}
+
+fn name_of(record: &NewFile) -> String {
+    let name: Vec<u8> = record.name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+    String::from_utf8_lossy(&name).into_owned()
 }
 
 /// A file was being examined when its process was resumed.

@@ -117,6 +117,24 @@ fn code_that_the_kernel_puts_no_hook_into() {
     live(|room| UnseenProgram::new(room).record(room, &["shared", "writable"], false, CALLS));
 }
 
+/// Nothing else shows that the file has become a library: the mapping of its code is as it was.
+#[test]
+fn a_file_that_is_filled_through_a_shared_mapping() {
+    let ways = ["filled", "filled-by-an-old-mapping"];
+    live(|room| UnseenProgram::new(room).record(room, &ways, false, CALLS));
+}
+
+/// Code that is made at run time is no library, although it changes in the same way.
+#[test]
+fn code_that_is_made_at_run_time() {
+    live(|room| {
+        let (made, file) = (UnseenProgram::new(room), room.text("made"));
+        let (done, trace) = room.record(&[], &[&made.program, "made-code", &made.library, &file]);
+        assert_eq!(done.exited(0).text(), "called\n");
+        trace.is_whole().has_calls(&[(CALL, CALLS)]);
+    });
+}
+
 /// Functions that have no hook, because it would see no call or too many.
 #[test]
 fn functions_whose_calls_no_hook_sees_once() {

@@ -158,6 +158,7 @@ reasons! {
         PartlyHooked { refused: usize, all: usize, path: String } = "not_hooked", "{refused} of {all} functions of {path} could not be hooked: their calls were not recorded";
         TooManyFunctions = "too_many_functions", "gpurec has hooked as many functions as it can: calls of those listed as not hooked were not recorded; leave functions out with --skip, or narrow the pattern of --lib";
         SharedCode { pid: u32, path: String } = "not_hooked", "process {pid} maps {path} as shared or writable code, where Linux allows no hooks: its calls were not recorded; map it private and read-only, as dlopen does";
+        Changeable { pid: u32, name: String } = "not_examined", "{name}, which processes have mapped as code, can be changed through a shared mapping (process {pid}): calls of a CUDA library that it is or becomes may not be recorded; write a library to its file, and close the file, before a program loads it";
         Rewritten = "file_changed", "a program wrote to a loaded library, so gpurec removed its hooks: later calls were not recorded; replace the file instead, as package managers do";
         LibWithoutFunction { lib: String, path: String } = "lib", "--lib {lib} recorded nothing: {path} exports no function of that name (gpurec probes --lib {path} lists those that it has)";
         LibNameNotLoaded { lib: String } = "lib", "--lib {lib} recorded nothing: no recorded process loaded a file of that name (the name usually ends in a version, as in libnccl.so.2)";

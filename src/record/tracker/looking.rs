@@ -288,7 +288,9 @@ impl Tracker {
     }
 
     fn mark(&self, record: &NewFile, seen: &wire::Seen) {
-        let _ = self.seen.update(wire::bytes(&record.file), wire::bytes(seen), MapFlags::ANY);
+        let no_hooks = u32::from(record.head.flags & wire::NO_HOOKS != 0);
+        let seen = wire::Seen { no_hooks, ..*seen };
+        let _ = self.seen.update(wire::bytes(&record.file), wire::bytes(&seen), MapFlags::ANY);
     }
 
     /// The file is a Python interpreter: its process's stacks have Python frames from now on.
