@@ -37,7 +37,7 @@ const FREES: From = From::Of(Input::Free);
 const TRANSFERS: &[From] = &[From::Of(Input::Copy), From::Of(Input::Set)];
 
 /// The figures, by JSON path, with their inputs.
-const FIGURES: [(&str, &[From]); 30] = [
+const FIGURES: [(&str, &[From]); 34] = [
     ("cuda_calls", &[From::Calls]),
     ("failures.calls", &[From::Calls]),
     ("failures.handled", &[From::Calls]),
@@ -64,9 +64,13 @@ const FIGURES: [(&str, &[From]); 30] = [
     ("sync.total_ns", &[From::Of(Input::Sync)]),
     ("gpu.busy_ns", &[From::Gpu]),
     ("gpu.idle_ns", &[From::Gpu]),
+    ("gpu.waited_gaps", &[From::Gpu]),
     ("gpu.waited_gap_ns", &[From::Gpu]),
     ("gpu.time_ns", &[From::Gpu]),
     (GPU_KERNELS, &[From::Gpu]),
+    ("gpu.copy_count", &[From::Gpu]),
+    ("gpu.set_count", &[From::Gpu]),
+    ("gpu.graph_count", &[From::Gpu]),
     (FUNCTIONS, &[]),
 ];
 

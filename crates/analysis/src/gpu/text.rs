@@ -11,6 +11,8 @@ use gpurec_trace::{GpuAccount, GpuOverhead};
 
 const TOP: usize = 10;
 const TOP_KERNELS: usize = 20;
+/// The figure's path.
+const BUSY: &str = "gpu.busy_ns";
 
 pub fn sections(page: &mut Page, figures: &Figures) {
     let is_recorded = |pid| figures.processes.iter().any(|process| process.pid == pid);
@@ -23,6 +25,9 @@ pub fn sections(page: &mut Page, figures: &Figures) {
         copies(page, gpu);
     }
     if let Some(account) = &gpu.account {
+        if account.delivered == 0 && gpu.devices.is_empty() && figures.unknown.contains_key(BUSY) {
+            page.section(&format!("GPU busy: {}", figures.said(BUSY, 0, |_| String::new())));
+        }
         page.section(&counts(account));
         reasons(account).iter().for_each(|line| page.wrapped("  ", line));
         for (text, is_own) in [("CUPTI's own overhead", true), ("The driver's, by CUPTI's records", false)] {
@@ -44,7 +49,7 @@ pub fn share(gpu: &GpuFigures) -> String {
 }
 
 fn busy(page: &mut Page, figures: &Figures, gpu: &GpuFigures) {
-    let said = figures.said("gpu.busy_ns", gpu.busy_ns, |_| share(gpu));
+    let said = figures.said(BUSY, gpu.busy_ns, |_| share(gpu));
     page.section(&format!("GPU busy: {said} (`gpurec report gpu`, `gpurec report idle`)"));
     page.table(&devices(gpu));
     if gpu.streams.len() > 1 {

@@ -163,6 +163,30 @@ fn the_account_is_printed_with_each_difference() {
     assert_eq!(Figures::from_json(&figures.to_json()).unwrap(), figures);
 }
 
+/// The library was in no process: nothing is known of the GPU, and nothing is 0.
+#[test]
+fn work_that_no_process_recorded_is_not_known() {
+    let mut script = Script::new();
+    script.call("cuInit", 1000, 0);
+    let reasons = vec![GpuReason { code: "no_lane".into(), count: 42 }];
+    let account = GpuAccount { launches: 42, reasons, ..GpuAccount::default() };
+    let mut summary = Summary::new();
+    script.lines.iter().for_each(|line| summary.add(line));
+    summary.recorder_knows_of_gpu(account);
+    let figures = summary.finish(script.ns);
+    let text = crate::text::print(&figures, UNBOUNDED);
+    assert!(
+        text.contains("GPU busy: not known (launches of processes in which gpurec's library is not"),
+        "{text}"
+    );
+    let json = figures.with_nulls();
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        json["gpu"].as_object().unwrap().iter().partition(|(_, value)| value.is_number());
+    assert!(known.is_empty(), "{known:?}");
+    assert!(unknown.iter().filter(|(_, value)| value.is_null()).count() >= 9, "{unknown:?}");
+    assert_eq!(Figures::from_json(&figures.to_json()).unwrap(), figures);
+}
+
 #[test]
 fn the_state_of_the_devices_is_summed_up() {
     let line = |used, power, throttle: &[&str]| {

@@ -12,7 +12,17 @@ pub const KIND: Kind =
         .figures(&[shows(
             "gpu.busy_ns",
             "how long the GPU was busy",
-            &["busy_ns", "idle_ns", "time_ns", "kernel_count", "waited_gap_ns"],
+            &[
+                "busy_ns",
+                "idle_ns",
+                "time_ns",
+                "kernel_count",
+                "copy_count",
+                "set_count",
+                "graph_count",
+                "waited_gaps",
+                "waited_gap_ns",
+            ],
         )]);
 
 #[derive(Default)]

@@ -26,7 +26,11 @@ pub const KIND: Kind =
     kind::<Idle>("idle", "when the GPU did nothing, and what the host did meanwhile (--gpu)")
         .table("longest", 10)
         .figures(&[
-            shows("gpu.idle_ns", "how long the GPU was idle", &["busy_ns", "idle_ns", "waited_gap_ns"]),
+            shows(
+                "gpu.idle_ns",
+                "how long the GPU was idle",
+                &["busy_ns", "idle_ns", "gaps_count", "waited_gaps", "waited_gap_ns"],
+            ),
             shows("cuda_calls", "what the host did meanwhile", &[]),
         ]);
 
