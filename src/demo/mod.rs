@@ -1,7 +1,7 @@
 //! The stand-in CUDA libraries and the program that `gpurec demo` records.
 //!
-//! In: nothing; the files are built from the C files of fixtures/cuda and embedded. Out: [`unpack`], a private
-//! folder with a program that runs without a GPU or a driver, for other users too. Dropping the value removes the
+//! In: nothing; the files are built from the C files of fixtures/cuda and embedded. Out: [`unpack`], a folder that only
+//! this user and root can change, with a program that runs without a GPU or a driver. Dropping the value removes the
 //! folder. Not here: recording. `run` only passes the unpacked program to the recorder, and the trace to `open`.
 //!
 //! The stand-ins export the real names, begin their functions with the real instructions, and count every call: with
@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::process::folder;
 use crate::process::identity::invoking_user;
 use crate::process::rights::as_caller;
 use crate::record::{self, Config, Target};
@@ -41,9 +42,9 @@ pub struct DemoFolder {
     pub program: PathBuf,
 }
 
-/// Writes the libraries and the program to a new folder in TMPDIR (or /tmp).
+/// Writes the libraries and the program to a new folder. Call it with the rights of the user who runs the program.
 pub fn unpack() -> Result<DemoFolder> {
-    let dir = new_folder(&std::env::temp_dir())?;
+    let dir = folder::make(&format!("{PROGRAM}-"), nix::unistd::geteuid().as_raw(), usize::MAX)?;
     let unpacked = DemoFolder { program: dir.join(PROGRAM), dir };
     for (name, bytes) in FILES {
         let path = unpacked.dir.join(name);
@@ -51,24 +52,14 @@ pub fn unpack() -> Result<DemoFolder> {
             format!("cannot write {}: free some space there or set TMPDIR to another folder", path.display())
         })?;
     }
-    // Do this last: until now no other user can open the folder.
-    fs::set_permissions(&unpacked.dir, Permissions::from_mode(0o755))
-        .with_context(|| format!("cannot open {} to other users", unpacked.dir.display()))?;
     Ok(unpacked)
 }
 
-/// Creates a new folder with an unpredictable name, for this user alone.
-fn new_folder(parent: &Path) -> Result<PathBuf> {
-    nix::unistd::mkdtemp(&parent.join(format!("{PROGRAM}-XXXXXX"))).with_context(|| {
-        format!("cannot create a folder in {}: set TMPDIR to a folder that can be written", parent.display())
-    })
-}
-
 fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o755).open(path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o700).open(path)?;
     file.write_all(bytes)?;
     // The umask may have taken bits that another user needs.
-    file.set_permissions(Permissions::from_mode(0o755))
+    file.set_permissions(Permissions::from_mode(0o700))
 }
 
 impl DemoFolder {
@@ -91,7 +82,7 @@ pub fn run(config: Config, args: &[OsString], opens: bool) -> Result<u8> {
 }
 
 fn record(config: Config, args: &[OsString]) -> Result<u8> {
-    // The parent folder is writable for others, so do this without root's rights.
+    // The parent folder may be writable for others, so do this without root's rights.
     let unpacked = as_caller(&invoking_user(), unpack)
         .context("cannot unpack the demo as the user who called sudo")??;
     let nvml = Some(unpacked.dir.clone());

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::SigSet;
 
 use crate::process::environment::user_environment;
+use crate::process::folder;
 use crate::process::identity::{Identity, invoking_user};
 use crate::process::proc::Env;
 use crate::process::rights::as_caller;
@@ -50,11 +51,18 @@ pub fn newest() -> PathBuf {
 pub fn show(trace: &Path, Caller { user, env }: Caller) -> Result<()> {
     let page =
         as_caller(&user, || write(trace)).context("cannot write the page as the user who called sudo")??;
-    match open(&user, env, &page) {
+    let opened = guarded(&user, &page).and_then(|()| open(&user, env, &page));
+    match opened {
         Ok(()) => ui::say(&format!("the page is {}, and your browser opens it", ui::name(&page))),
         Err(why) => ui::say(&format!("the page is {}: open it in a browser ({why})", ui::name(&page))),
     }
     Ok(())
+}
+
+/// A page that others can exchange is not opened: it may be another page by then.
+fn guarded(user: &Identity, page: &Path) -> Result<(), String> {
+    let checked = as_caller(user, || folder::guarded(page, user.uid)).and_then(|checked| checked);
+    checked.map(drop).map_err(|error| error.to_string())
 }
 
 /// Returns where the page is.
@@ -173,6 +181,17 @@ mod tests {
         let page = |trace: &str| page_of(Path::new(trace)).display().to_string();
         assert_eq!(page("/a/demo.jsonl"), "/a/demo.html");
         assert_eq!(page("/a/demo.1.jsonl.zst"), "/a/demo.1.html");
+    }
+
+    #[test]
+    fn a_page_that_others_can_exchange_is_not_opened() {
+        let desktop = Desktop::new("");
+        let page = desktop.0.join("demo.html");
+        fs::write(&page, "").unwrap();
+        fs::set_permissions(&page, Permissions::from_mode(0o644)).unwrap();
+        assert!(guarded(&user(), &page).unwrap_err().contains("can be written by other users"));
+        fs::set_permissions(&desktop.0, Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(guarded(&user(), &page), Ok(()));
     }
 
     #[test]

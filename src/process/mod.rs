@@ -13,6 +13,7 @@ pub mod cgroup;
 mod child;
 pub mod environment;
 pub mod fds;
+pub mod folder;
 pub mod guardian;
 pub mod identity;
 pub mod job;
