@@ -4,14 +4,15 @@
 //!
 //! The library connects to the socket next to it, so that it needs no name of gpurec's, works in other network and PID
 //! namespaces, and has handed its ring over before the process can end. The recorder makes the ring: its size is no
-//! process's choice.
+//! process's choice. The user may have put the folder on a file system that other hosts share, so its name says whose
+//! it is.
 //! Not here: what comes through the ring.
 
-use std::ffi::OsStr;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +29,7 @@ use nix::sys::socket::{
 use super::ring::{Ring, Wanted};
 use super::shape;
 use crate::clock::monotonic_ns;
+use crate::process::folder;
 use crate::process::identity::Identity;
 use crate::process::proc::{self, Env};
 use crate::process::rights::as_caller;
@@ -39,10 +41,13 @@ const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libgpurec_gpu.s
 const NAME: &str = "libgpurec_gpu.so";
 /// As in the library's link.rs.
 const SOCKET: &str = "gpu";
-/// The beginning of the folder's name.
+/// The beginning of the folder's name. The host, its boot and six random characters follow.
 const FOLDER: &str = "gpurec-gpu-";
-/// A socket's path has room for 107 bytes, and the library wants a few of them.
-const LONGEST_FOLDER: usize = 70;
+/// Characters of the host's name and of its boot's id in the folder's name.
+const HOST: usize = 12;
+const BOOT: usize = 8;
+/// A socket's path has room for 107 bytes.
+const LONGEST_PLACE: usize = 107 - "//".len() - FOLDER.len() - HOST - BOOT - "--XXXXXX".len() - SOCKET.len();
 
 /// The most processes that have a ring at one time; each takes 16 MiB at most.
 const MOST_RINGS: usize = 256;
@@ -97,8 +102,7 @@ pub struct Lane {
 impl Lane {
     /// Made with the user's rights, in a folder that is theirs alone.
     pub fn prepare(user: &Identity, choice: Choice, lossless: bool) -> Result<Lane> {
-        let made = as_caller(user, || make_folder().and_then(|folder| Ok((listen_in(&folder)?, folder))))?;
-        let (socket, folder) = made?;
+        let (folder, socket) = as_caller(user, || make(user.uid))?.context("the GPU's library")?;
         let wanted = Wanted { graphs: choice == Choice::Graphs, lossless };
         Ok(Lane { folder, user: user.clone(), socket: Some(socket), wanted })
     }
@@ -129,7 +133,7 @@ impl Drop for Lane {
     fn drop(&mut self) {
         // What cannot be removed stays; it is in a folder for temporary files.
         let folder = &self.folder;
-        let _ = as_caller(&self.user, || fs::remove_dir_all(folder));
+        let _ = as_caller(&self.user, || remove(folder));
     }
 }
 
@@ -155,42 +159,51 @@ impl Drop for Rings {
     }
 }
 
-fn make_folder() -> Result<PathBuf> {
-    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
-    let places = given.into_iter().chain([std::env::temp_dir(), PathBuf::from("/tmp")]);
-    let mut failed = None;
-    for place in places.filter(|place| place.as_os_str().len() <= LONGEST_FOLDER) {
-        remove_left(&place);
-        // mkdtemp() replaces the six letters.
-        match nix::unistd::mkdtemp(&place.join(format!("{FOLDER}XXXXXX"))) {
-            Ok(folder) => match write_library(&folder) {
-                Ok(()) => return Ok(folder),
-                Err(error) => {
-                    let _ = fs::remove_dir_all(&folder);
-                    failed = Some((place, error));
-                }
-            },
-            Err(error) => failed = Some((place, error.into())),
-        }
+fn make(uid: u32) -> Result<(PathBuf, OwnedFd)> {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let name = name_of(&host, &boot);
+    let folder = folder::make(&name, uid, LONGEST_PLACE)?;
+    let filled = write_library(&folder)
+        .with_context(|| format!("cannot write a library into {}", folder.display()))
+        .and_then(|()| listen_in(&folder));
+    let socket = filled.inspect_err(|_| remove(&folder))?;
+    if let Some(place) = folder.parent().filter(|_| !boot.is_empty()) {
+        remove_left(place, &name, uid);
     }
-    let (place, error) = failed.unwrap_or((std::env::temp_dir(), io::ErrorKind::InvalidFilename.into()));
-    Err(error).with_context(|| {
-        format!("cannot write a library into {}: set TMPDIR to a folder that can be written", place.display())
-    })
+    Ok((folder, socket))
 }
 
-/// Removes the folders of recorders that were killed: no process listens there any more.
-fn remove_left(place: &Path) {
+/// The folder's name without its last six characters.
+fn name_of(host: &str, boot: &str) -> String {
+    let plain = |text: &str, most: usize| -> String {
+        text.chars().filter(char::is_ascii_alphanumeric).take(most).collect()
+    };
+    let host = host.split('.').next().unwrap_or_default();
+    format!("{FOLDER}{}-{}-", plain(host, HOST), plain(boot, BOOT))
+}
+
+/// Removes the folders of this user's recorders that were killed: no process listens there any more. A recorder of
+/// another host, or of another boot, has another name: no socket of another host answers here.
+fn remove_left(place: &Path, name: &str, uid: u32) {
     let Ok(entries) = fs::read_dir(place) else { return };
-    let is_ours = |name: &OsStr| name.as_encoded_bytes().starts_with(FOLDER.as_bytes());
-    for folder in entries.flatten().filter(|entry| is_ours(&entry.file_name())).map(|entry| entry.path()) {
-        let connected =
-            std::os::unix::net::UnixDatagram::unbound().and_then(|own| own.connect(folder.join(SOCKET)));
+    let is_ours = |entry: &fs::DirEntry| {
+        entry.file_name().as_encoded_bytes().starts_with(name.as_bytes())
+            && entry.metadata().is_ok_and(|it| it.is_dir() && it.uid() == uid)
+    };
+    for folder in entries.flatten().filter(is_ours).map(|entry| entry.path()) {
+        let connected = UnixDatagram::unbound().and_then(|own| own.connect(folder.join(SOCKET)));
         if connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
-            // That of another user stays.
-            let _ = fs::remove_dir_all(folder);
+            remove(&folder);
         }
     }
+}
+
+/// Removes what `make` makes, and nothing else.
+fn remove(folder: &Path) {
+    let _ = fs::remove_file(folder.join(NAME));
+    let _ = fs::remove_file(folder.join(SOCKET));
+    let _ = fs::remove_dir(folder);
 }
 
 fn write_library(folder: &Path) -> io::Result<()> {
@@ -302,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_killed_recorders_are_removed() {
+    fn folders_of_this_hosts_killed_recorders_are_removed() {
         // As above.
         let place = nix::unistd::mkdtemp(&std::env::temp_dir().join("gpurec-test-XXXXXX")).unwrap();
         let folder = |name: &str| {
@@ -310,16 +323,35 @@ mod tests {
             fs::create_dir(&folder).unwrap();
             folder
         };
-        let (used, left, other) = (folder("gpurec-gpu-used00"), folder("gpurec-gpu-left00"), folder("other"));
+        let (host, boot) = ("node-1.cluster", "4c1b4a1e-9d5b-4b0e");
+        let name = name_of(host, boot);
+        let named = |name: String| folder(&format!("{name}abcdef"));
+        let (used, left) = (folder(&format!("{name}used00")), folder(&format!("{name}left00")));
+        let others = [
+            named(name_of("node-2.cluster", boot)),
+            named(name_of(host, "5c1b4a1e-9d5b-4b0e")),
+            named(FOLDER.to_owned()),
+            named("other".to_owned()),
+        ];
         let socket = listen_in(&used).unwrap();
-        drop(listen_in(&left).unwrap());
-        drop(listen_in(&other).unwrap());
-        remove_left(&place);
-        assert_eq!([&used, &left, &other].map(|folder| folder.exists()), [true, false, true]);
+        [&left].into_iter().chain(&others).for_each(|folder| drop(listen_in(folder).unwrap()));
+        let uid = nix::unistd::geteuid().as_raw();
+        remove_left(&place, &name, uid + 1);
+        assert!(left.exists(), "another user's");
+        remove_left(&place, &name, uid);
+        assert_eq!([&used, &left].map(|folder| folder.exists()), [true, false]);
         drop(socket);
-        remove_left(&place);
-        assert!(!used.exists());
+        remove_left(&place, &name, uid);
+        assert!(!used.exists() && others.iter().all(|folder| folder.exists()));
         fs::remove_dir_all(place).unwrap();
+    }
+
+    #[test]
+    fn the_longest_name_leaves_room_for_the_place() {
+        let name = name_of(&"h".repeat(64), "4c1b4a1e-9d5b-4b0e-8d5f-0b1c2d3e4f50");
+        assert_eq!(name, "gpurec-gpu-hhhhhhhhhhhh-4c1b4a1e-");
+        assert_eq!(LONGEST_PLACE + format!("/{name}XXXXXX/{SOCKET}").len(), 107);
+        assert_eq!(name_of("a/../b\n", "\0"), "gpurec-gpu-a--");
     }
 
     #[test]

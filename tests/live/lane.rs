@@ -1,8 +1,12 @@
-//! A process fills the ring of `--gpu` as fast as it can. With --lossless it waits for room while a recorder reads, and
-//! it continues when the recorder is killed.
+//! The ring of `--gpu`. A process that fills it as fast as it can waits, with --lossless, for room while a recorder
+//! reads, and it continues when the recorder is killed. The library is where no other user can exchange it, and other
+//! hosts keep theirs.
 //! In: the programs of the benchmark, which deliver records as CUPTI does. Out: the account, and the process's own end.
 
 use std::fs;
+use std::os::unix::fs::{chown, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -10,6 +14,7 @@ use nix::sys::signal::Signal;
 use crate::room::{Room, eventually, live};
 use crate::run::Started;
 use crate::trace::Trace;
+use crate::user::as_user;
 
 /// The records of two seconds. The ring has room for a seventh of them.
 const PAIRS: u64 = 1_000_000;
@@ -69,5 +74,88 @@ fn a_process_that_waits_for_a_recorder_continues_when_that_is_killed() {
         assert!(killed.elapsed() < Duration::from_secs(10), "{:?}", killed.elapsed());
         // A killed gpurec leaves its folder, and the next one removes it.
         room.run(room.gpurec(&["-q", "--gpu", "-o", &file, "--", &program, "1", "1e6"])).exited(0);
+    });
+}
+
+/// Another host shares the folder for temporary files: its sockets do not answer here.
+#[test]
+fn the_folders_of_other_hosts_stay() {
+    live(|room| {
+        let other = room.tmp().join("gpurec-gpu-other-01234567-abcdef");
+        fs::create_dir(&other).unwrap();
+        drop(UnixListener::bind(other.join("gpu")).unwrap());
+        let mut command = room.gpurec(&["-q", "--gpu", "-o", "t.jsonl", "--", "true"]);
+        command.env_remove("XDG_RUNTIME_DIR");
+        room.run(command).exited(0);
+        assert!(other.join("gpu").exists());
+        fs::remove_dir_all(other).unwrap();
+    });
+}
+
+#[test]
+fn without_the_library_the_figures_of_the_gpu_are_not_known() {
+    live(|room| {
+        let (program, file) = (crate::gpu::program(room, "gpu.c"), room.text("t.jsonl"));
+        let script = r#"rm -r "${CUDA_INJECTION64_PATH%/*}"; exec "$0" 1 1 50"#;
+        let done = room.run(room.gpurec(&["--gpu", "-o", &file, "--", "sh", "-c", script, &program]));
+        done.exited(0).said("GPU busy: not known (launches of processes in which gpurec's library is not");
+        let trace = Trace::checked(room, &file);
+        let (account, gpu) = (&trace.end["gpu"], &trace.end["summary"]["gpu"]);
+        assert_eq!(account["reasons"][0]["code"], "no_lane");
+        assert!(account["launches"].as_u64() > Some(0));
+        assert_eq!(account["reasons"][0]["count"], account["launches"]);
+        let figures = "busy_ns idle_ns time_ns kernel_count copy_count set_count graph_count waited_gaps";
+        for figure in figures.split(' ') {
+            assert!(gpu[figure].is_null(), "{figure}: {gpu}");
+        }
+        for assertion in ["gpu.busy<1h", "gpu.kernels>=0", "gpu.queue.p99<1h"] {
+            room.run(room.gpurec(&["check", "--assert", assertion, &file])).exited(1);
+        }
+    });
+}
+
+/// A folder of root's in a folder of another user, who may exchange it.
+#[test]
+fn a_library_that_root_loads_is_where_no_other_user_can_exchange_it() {
+    live(|room| {
+        let theirs = room.path("theirs");
+        fs::create_dir_all(theirs.join("tmp")).unwrap();
+        chown(&theirs, Some(65534), None).unwrap();
+        symlink(room.tmp(), room.path("link")).unwrap();
+        let good = room.tmp();
+        for (runtime, tmp, place) in [
+            (&theirs, theirs.join("tmp"), Path::new("/tmp")),
+            (&theirs.join("tmp"), good.clone(), &good),
+            (&theirs, room.path("link"), &good),
+            (&room.cwd(), good.clone(), &room.cwd()),
+        ] {
+            let start = |words: &[&str]| {
+                let mut command = room.gpurec(words);
+                command.env("XDG_RUNTIME_DIR", runtime).env("TMPDIR", &tmp);
+                room.run(command)
+            };
+            let file = room.text("place.jsonl");
+            let show = ["-q", "--gpu", "-o", &file, "--", "sh", "-c", "echo $CUDA_INJECTION64_PATH"];
+            let done = start(&show);
+            let library = PathBuf::from(done.exited(0).text().trim());
+            assert_eq!(library.parent().and_then(Path::parent), Some(place), "{}", library.display());
+            start(&["demo", "-o", &file, "--", "--loops", "1"]).exited(0);
+            let program =
+                Trace::checked(room, &file).header["command"][0].as_str().map(PathBuf::from).unwrap();
+            assert_eq!(program.parent().and_then(Path::parent), Some(place), "{}", program.display());
+        }
+    });
+}
+
+#[test]
+fn a_users_own_runtime_folder_is_good_through_sudo() {
+    as_user(|room, user| {
+        let script = "echo $CUDA_INJECTION64_PATH";
+        let line = format!(
+            "mkdir -m 700 run; sudo XDG_RUNTIME_DIR=$HOME/run $GPUREC -q --gpu -o t.jsonl -- sh -c '{script}'"
+        );
+        let done = user.types(room, &line);
+        let library = done.exited(0).text().trim().to_owned();
+        assert!(library.starts_with(&format!("{}/run/gpurec-gpu-", user.home.display())), "{library}");
     });
 }

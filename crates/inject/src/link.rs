@@ -10,6 +10,8 @@ use crate::system::{self, Address, Descriptor, Message, Piece};
 
 /// The recorder answers at once. If it does not, the process runs on without the library.
 const SECONDS: c_long = 2;
+/// The socket's name in the library's folder.
+const SOCKET: &[u8] = b"gpu";
 
 pub fn connect() -> Option<c_int> {
     let address = address()?;
@@ -39,25 +41,14 @@ fn address() -> Option<Address> {
     if text.is_null() {
         return None;
     }
+    // SAFETY: a terminated string.
+    let text = unsafe { core::slice::from_raw_parts(text.cast::<u8>(), system::strlen(text)) };
+    let folder = text.get(..=text.iter().rposition(|byte| *byte == b'/')?)?;
     let mut address = Address { family: system::LOCAL as u16, path: [0; 108] };
-    let (mut length, mut folder) = (0, 0);
-    loop {
-        // SAFETY: within the terminated string.
-        let byte = unsafe { *text.cast::<u8>().add(length) };
-        if byte == 0 {
-            break;
-        }
-        // Room for the name and a zero.
-        *address.path.get_mut(length).filter(|_| length < 100)? = byte;
-        length += 1;
-        if byte == b'/' {
-            folder = length;
-        }
-    }
-    for (at, byte) in address.path.iter_mut().enumerate().skip(folder) {
-        *byte = b"gpu".get(at - folder).copied().unwrap_or(0);
-    }
-    (folder > 0).then_some(address)
+    // A zero is behind the name.
+    let path = address.path.get_mut(..folder.len() + SOCKET.len() + 1)?;
+    path.iter_mut().zip(folder.iter().chain(SOCKET)).for_each(|(to, from)| *to = *from);
+    Some(address)
 }
 
 fn receive(fd: c_int) -> Option<c_int> {
