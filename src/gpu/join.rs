@@ -181,6 +181,18 @@ impl Join {
         self.processes.entry(self.program(pid)).or_default();
     }
 
+    /// The same for the program that the process was at a time, unless that has ended.
+    pub fn watch_at(&mut self, pid: u32, time: u64) {
+        if self.is_current(pid, time) {
+            self.watch(pid);
+        }
+    }
+
+    /// True if the process has not ended or executed another program since.
+    fn is_current(&self, pid: u32, time: u64) -> bool {
+        self.program_at(pid, time) == self.program(pid)
+    }
+
     pub fn watches(&self, pid: u32) -> bool {
         !self.processes.is_empty() && self.processes.contains_key(&self.program(pid))
     }
@@ -207,6 +219,14 @@ impl Join {
         if !is_new || self.ends.len() < MOST_PROGRAMS {
             self.ended.push_back((at, self.program(pid)));
             self.ends.entry(pid).or_default().push(at);
+        }
+    }
+
+    /// The process has ended by now, but its end was not among the records, or came before it was watched. `since`: it
+    /// ran then.
+    pub fn has_ended(&mut self, pid: u32, since: u64, now: u64) {
+        if self.is_current(pid, since) {
+            self.ended(pid, now);
         }
     }
 

@@ -1,37 +1,27 @@
-//! The way of the injected library into the command and its children, and of the ring to it. In: the library's bytes,
-//! the command's environment. Out: a folder of the user's own with the library and a socket; for each process that loads
-//! the library, its ring. A process that is not recorded gets none.
+//! The way of the injected library into the command and its children. In: the library's bytes, the command's
+//! environment. Out: a folder of the user's own with the library and a socket, at which each process that loads the
+//! library gets its ring (door.rs).
 //!
-//! The library connects to the socket next to it, so that it needs no name of gpurec's, works in other network and PID
-//! namespaces, and has handed its ring over before the process can end. The recorder makes the ring: its size is no
-//! process's choice. The user may have put the folder on a file system that other hosts share, so its name says whose
-//! it is.
-//! Not here: what comes through the ring.
+//! The library connects to the socket next to it, so that it needs no name of gpurec's and works in other network and
+//! PID namespaces. The user may have put the folder on a file system that other hosts share, so its name says whose it
+//! is.
 
 use std::fs::{self, OpenOptions, Permissions};
-use std::io::{self, IoSlice, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
-use crossbeam_channel::{Receiver, Sender, bounded};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
-    getsockopt, listen, sendmsg, socket, sockopt,
-};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 
-use super::ring::{Ring, Wanted};
+use super::door::{self, Rings};
+use super::ring::Wanted;
 use super::shape;
-use crate::clock::monotonic_ns;
 use crate::process::folder;
 use crate::process::identity::Identity;
-use crate::process::proc::{self, Env};
+use crate::process::proc::Env;
 use crate::process::rights::as_caller;
 
 /// The driver loads the library that this variable names.
@@ -48,11 +38,6 @@ const HOST: usize = 12;
 const BOOT: usize = 8;
 /// A socket's path has room for 107 bytes.
 const LONGEST_PLACE: usize = 107 - "//".len() - FOLDER.len() - HOST - BOOT - "--XXXXXX".len() - SOCKET.len();
-
-/// The most processes that have a ring at one time; each takes 16 MiB at most.
-const MOST_RINGS: usize = 256;
-/// How often the thread looks whether the recording has ended, in ms.
-const TICK: u16 = 100;
 
 /// How much is recorded of graphs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,14 +66,6 @@ impl Choice {
 pub fn launches(is_driver: bool, function: u32) -> bool {
     let all = if is_driver { shape::DRIVER_LAUNCHES } else { shape::RUNTIME_LAUNCHES };
     all.iter().any(|launch| u32::from(*launch) == function)
-}
-
-/// A process that has the library, and its ring.
-pub struct Connected {
-    pub pid: u32,
-    /// When, CLOCK_MONOTONIC ns.
-    pub at: u64,
-    pub ring: Ring,
 }
 
 /// The folder and the socket. Dropping it removes both.
@@ -120,12 +97,7 @@ impl Lane {
     /// Gives rings to the processes that ask for one, until the result is dropped. `is_recorded`: by its PID.
     pub fn serve(&mut self, is_recorded: impl Fn(u32) -> bool + Send + 'static) -> io::Result<Rings> {
         let socket = self.socket.take().ok_or(io::ErrorKind::AlreadyExists)?;
-        let (sender, receiver) = bounded(MOST_RINGS);
-        let over = Arc::new(AtomicBool::new(false));
-        let (flag, wanted, user) = (over.clone(), self.wanted, self.user.uid);
-        let thread = std::thread::Builder::new().name("gpurec-gpu".into());
-        let thread = thread.spawn(move || serve(&socket, wanted, user, &is_recorded, &sender, &flag))?;
-        Ok(Rings { receiver, over, thread: Some(thread) })
+        door::open(socket, self.wanted, self.user.uid, is_recorded)
     }
 }
 
@@ -134,28 +106,6 @@ impl Drop for Lane {
         // What cannot be removed stays; it is in a folder for temporary files.
         let folder = &self.folder;
         let _ = as_caller(&self.user, || remove(folder));
-    }
-}
-
-/// The rings of processes that came since.
-pub struct Rings {
-    receiver: Receiver<Connected>,
-    over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Rings {
-    pub fn come(&self) -> impl Iterator<Item = Connected> + '_ {
-        self.receiver.try_iter()
-    }
-}
-
-impl Drop for Rings {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
@@ -224,61 +174,10 @@ fn listen_in(folder: &Path) -> Result<OwnedFd> {
     listening().with_context(|| format!("cannot listen in {}", folder.display()))
 }
 
-fn serve(
-    socket: &OwnedFd,
-    wanted: Wanted,
-    user: u32,
-    is_recorded: &dyn Fn(u32) -> bool,
-    to: &Sender<Connected>,
-    over: &AtomicBool,
-) {
-    while !over.load(Ordering::Relaxed) {
-        let mut waited = [PollFd::new(std::os::fd::AsFd::as_fd(socket), PollFlags::POLLIN)];
-        if !matches!(poll(&mut waited, PollTimeout::from(TICK)), Ok(1..)) {
-            continue;
-        }
-        let Ok(fd) = accept4(socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) else {
-            continue;
-        };
-        // SAFETY: the descriptor is new and has no other owner.
-        let caller = unsafe { OwnedFd::from_raw_fd(fd) };
-        // Without an answer the library is silent, and its process runs on.
-        let _ = answer(&caller, wanted, user, is_recorded, to);
-    }
-}
-
-fn answer(
-    caller: &OwnedFd,
-    mut wanted: Wanted,
-    user: u32,
-    is_recorded: &dyn Fn(u32) -> bool,
-    to: &Sender<Connected>,
-) -> io::Result<()> {
-    let pid = u32::try_from(getsockopt(caller, sockopt::PeerCredentials)?.pid()).unwrap_or(0);
-    if pid == 0 || !is_recorded(pid) {
-        return Ok(());
-    }
-    // --lossless never makes another user's process wait.
-    wanted.lossless &= user == 0 || proc::uids(pid).is_ok_and(|uids| uids == [user; 4]);
-    let (ring, fd) = Ring::make(wanted)?;
-    // First, so that the recorder has the ring however soon the process ends. If it has too many already, this process
-    // has none.
-    if to.try_send(Connected { pid, at: monotonic_ns(), ring }).is_err() {
-        return Ok(());
-    }
-    give(caller.as_raw_fd(), fd.as_raw_fd())
-}
-
-fn give(caller: RawFd, fd: RawFd) -> io::Result<()> {
-    let fds = [fd];
-    let rights = [ControlMessage::ScmRights(&fds)];
-    sendmsg::<UnixAddr>(caller, &[IoSlice::new(b"r")], &rights, MsgFlags::MSG_NOSIGNAL, None)?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::door::{Answer, Connected};
     use crate::process::identity::invoking_user;
     use libloading::os::unix::{Library, RTLD_NOW, Symbol};
 
@@ -301,7 +200,8 @@ mod tests {
             unsafe { library.get(b"InitializeInjection") }.unwrap();
         // SAFETY: as the driver does.
         assert_eq!(unsafe { initialise() }, 1);
-        let connected: Vec<Connected> = rings.come().collect();
+        let ring = |answer| if let Answer::Ring(connected) = answer { Some(connected) } else { None };
+        let connected: Vec<Connected> = rings.come().filter_map(ring).collect();
         assert_eq!(connected.len(), 1);
         assert_eq!(connected[0].pid, std::process::id());
         let facts = connected[0].ring.facts();

@@ -4,6 +4,7 @@
 
 pub mod clock;
 pub mod cupti;
+pub mod door;
 pub mod join;
 pub mod lane;
 mod numbers;

@@ -5,14 +5,18 @@
 //! call that submitted the work is known, and mostly its end too.
 
 use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::account::{self, Ended};
 use super::sink::Lines;
 use crate::clock::monotonic_ns;
 use crate::gpu::cupti::{self, Activity};
+use crate::gpu::door::{Answer, Connected, Rings, Seat};
 use crate::gpu::join::Program;
-use crate::gpu::lane::{Connected, Rings, launches};
+use crate::gpu::lane::launches;
 use crate::gpu::overhead::Overheads;
 use crate::gpu::ring::{Facts, Record, Ring, Stopped, state};
 use gpurec_cuda::semantics::kernel_name;
@@ -28,6 +32,8 @@ const PART: usize = 2 << 10;
 const CLOSED_AFTER_NS: u64 = 10_000_000_000;
 /// Bytes of the kernels' names of one process.
 const NAMES: usize = 4 << 20;
+/// How often the worker looks whether processes have ended.
+const LOOK_NS: u64 = 100_000_000;
 
 struct Staged {
     at: u64,
@@ -42,6 +48,10 @@ struct Process {
     pid: u32,
     since: u64,
     ring: Ring,
+    end: OwnedFd,
+    _seat: Seat,
+    /// When the worker noticed that the process has ended.
+    gone: Option<u64>,
     names: Map<u64, Arc<str>>,
     left: BytesLeft<NAMES>,
     is_told: bool,
@@ -66,6 +76,7 @@ pub struct Gpu {
     rings: Rings,
     say: Say,
     told: Vec<(u32, i32)>,
+    looked: u64,
     processes: Vec<Process>,
     /// The first `settled` of them have their program.
     ended: Vec<Ended>,
@@ -80,6 +91,7 @@ impl Gpu {
             rings,
             say,
             told: Vec::new(),
+            looked: 0,
             processes: Vec::new(),
             ended: Vec::new(),
             settled: 0,
@@ -90,24 +102,65 @@ impl Gpu {
 
     /// Takes new rings. Call this before the hooks' rings are read: a process connects before its first work.
     pub fn meet(&mut self, lines: &mut Lines) {
-        for Connected { pid, at, ring } in self.rings.come() {
-            lines.gpu.watch(pid);
-            self.processes.push(Process {
-                pid,
-                since: at,
-                ring,
-                names: Map::default(),
-                left: BytesLeft::default(),
-                is_told: false,
-                has_ended: false,
-                is_read: false,
-                was_taken: false,
-            });
+        for answer in self.rings.come().collect::<Vec<_>>() {
+            match answer {
+                Answer::Ring(connected) => self.take(connected, lines),
+                Answer::Refused(pid, refusal) => {
+                    let why = refusal.why();
+                    (self.say)(&format!("the GPU's work in process {pid} is not recorded: {why}"));
+                }
+            }
         }
         self.give_way(lines);
         for (pid, at) in lines.gpu_gone.drain(..) {
             let gone = self.processes.iter_mut().filter(|known| known.pid == pid && known.since < at);
             gone.for_each(|known| known.has_ended = true);
+        }
+        self.look();
+    }
+
+    /// A process has one ring, its last. The one before is of an earlier program in it, or has been given up.
+    fn take(&mut self, Connected { pid, at, ring, end, seat }: Connected, lines: &mut Lines) {
+        lines.gpu.watch_at(pid, at);
+        self.processes.iter_mut().filter(|known| known.pid == pid).for_each(|known| known.has_ended = true);
+        self.processes.push(Process {
+            pid,
+            since: at,
+            ring,
+            end,
+            _seat: seat,
+            gone: None,
+            names: Map::default(),
+            left: BytesLeft::default(),
+            is_told: false,
+            has_ended: false,
+            is_read: false,
+            was_taken: false,
+        });
+    }
+
+    /// Asks Linux which processes have ended: the record of an end may be lost, or come before the ring.
+    fn look(&mut self) {
+        let now = monotonic_ns();
+        if now.saturating_sub(self.looked) < LOOK_NS {
+            return;
+        }
+        self.looked = now;
+        let mut ends: Vec<PollFd> =
+            self.processes.iter().map(|one| PollFd::new(one.end.as_fd(), PollFlags::POLLIN)).collect();
+        let _ = poll(&mut ends, PollTimeout::ZERO);
+        let has_ended: Vec<bool> = ends.iter().map(|end| end.any() == Some(true)).collect();
+        for (process, _) in self.processes.iter_mut().zip(has_ended).filter(|(_, has_ended)| *has_ended) {
+            process.gone.get_or_insert(now);
+        }
+    }
+
+    /// What the hooks recorded of these processes has been read: nothing more of them comes.
+    fn end_gone(&mut self, complete_to: u64, lines: &mut Lines) {
+        let is_over = |one: &&mut Process| !one.has_ended && one.gone.is_some_and(|at| at < complete_to);
+        for process in self.processes.iter_mut().filter(is_over) {
+            process.has_ended = true;
+            lines.gpu.has_ended(process.pid, process.since, process.gone.unwrap_or(complete_to));
         }
     }
 
@@ -204,6 +257,7 @@ impl Gpu {
             one.program = Some(lines.gpu.program_at(one.pid, one.since));
             self.settled += 1;
         }
+        self.end_gone(complete_to, lines);
         self.close_accounts(complete_to, lines);
     }
 
@@ -281,5 +335,57 @@ fn tell(say: &Say, told: &mut Vec<(u32, i32)>, pid: u32, facts: &Facts) {
     if facts.state == state::OFF && !told.contains(&reason) && told.len() < 16 {
         told.push(reason);
         say(&format!("the GPU's work in process {pid} is not recorded: {}", crate::gpu::refusal::why(facts)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, getsockname, listen, socket,
+    };
+    use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
+    use nix::unistd::{ForkResult, fork};
+
+    use super::*;
+    use crate::gpu::door;
+    use crate::gpu::ring::Wanted;
+
+    /// The record of its end comes before its ring: so to say, there is none.
+    #[test]
+    fn the_ring_of_a_process_that_ended_at_once_is_released() {
+        let make = |flags| socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+        let (listening, own) = (make(SockFlag::SOCK_NONBLOCK), make(SockFlag::empty()));
+        // Linux chooses a name.
+        bind(listening.as_raw_fd(), &UnixAddr::new_unnamed()).unwrap();
+        let address: UnixAddr = getsockname(listening.as_raw_fd()).unwrap();
+        listen(&listening, Backlog::new(4).unwrap()).unwrap();
+        // SAFETY: the child makes two system calls.
+        let child = match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let connected = connect(own.as_raw_fd(), &address).is_ok();
+                // SAFETY: it does not return.
+                unsafe { libc::_exit(connected.into()) }
+            }
+            ForkResult::Parent { child } => child,
+        };
+        waitid(Id::Pid(child), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
+        let rings = door::open(listening, Wanted::default(), 0, |_| true).unwrap();
+        let mut gpu = Gpu::new(rings, Box::new(|_| {}));
+        let mut lines = Lines::new(None, None, 0);
+        lines.gpu.everyone = true;
+        let (mut came, begun) = (false, std::time::Instant::now());
+        while !came || !gpu.processes.is_empty() {
+            gpu.meet(&mut lines);
+            came |= !gpu.processes.is_empty();
+            gpu.release(monotonic_ns(), &mut lines);
+            gpu.read();
+            assert!(begun.elapsed().as_secs() < 60, "{came}");
+        }
+        // Its account is closed later.
+        gpu.release(monotonic_ns() + 2 * CLOSED_AFTER_NS, &mut lines);
+        assert_eq!((gpu.ended.len(), lines.gpu.programs().count()), (0, 0));
+        waitpid(child, None).unwrap();
     }
 }

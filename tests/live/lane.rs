@@ -1,7 +1,8 @@
 //! The ring of `--gpu`. A process that fills it as fast as it can waits, with --lossless, for room while a recorder
-//! reads, and it continues when the recorder is killed. The library is where no other user can exchange it, and other
-//! hosts keep theirs.
-//! In: the programs of the benchmark, which deliver records as CUPTI does. Out: the account, and the process's own end.
+//! reads, and it continues when the recorder is killed. A process that connects as often as it can has one ring. The
+//! library is where no other user can exchange it, and other hosts keep theirs.
+//! In: the programs of the benchmark, which deliver records as CUPTI does, and hostile ones. Out: the account, and the
+//! process's own end.
 
 use std::fs;
 use std::os::unix::fs::{chown, symlink};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::room::{Room, eventually, live};
-use crate::run::Started;
+use crate::run::{Done, Started};
 use crate::trace::Trace;
 use crate::user::as_user;
 
@@ -74,6 +75,61 @@ fn a_process_that_waits_for_a_recorder_continues_when_that_is_killed() {
         assert!(killed.elapsed() < Duration::from_secs(10), "{:?}", killed.elapsed());
         // A killed gpurec leaves its folder, and the next one removes it.
         room.run(room.gpurec(&["-q", "--gpu", "-o", &file, "--", &program, "1", "1e6"])).exited(0);
+    });
+}
+
+/// What a program does that connects to the socket of --gpu as often as it likes.
+fn connects(room: &Room, how: &str, count: &str, answers: usize, check: impl FnOnce(u32, &str)) -> Done {
+    let program = room.compile("connects.c", "connects", &[]);
+    let (file, until) = (room.text("connects.jsonl"), room.text(&format!("until-{how}")));
+    let recording = room.start(room.gpurec(&["--gpu", "-o", &file, "--", &program, how, count, &until]));
+    let stdout = recording.stdout_file();
+    let said = || fs::read_to_string(&stdout).unwrap_or_default();
+    eventually("all answers", || said().len() >= answers);
+    check(recording.pid(), said().trim());
+    fs::write(until, "").unwrap();
+    let done = recording.done();
+    Trace::checked(room, &file).is_whole();
+    done
+}
+
+/// The number of rings that the recorder has.
+fn rings(recorder: u32) -> usize {
+    let maps = fs::read_to_string(format!("/proc/{recorder}/maps")).unwrap();
+    maps.lines().filter(|line| line.contains("memfd:gpurec-gpu")).count()
+}
+
+#[test]
+fn a_process_has_one_ring_however_often_it_connects() {
+    live(|room| {
+        let done = connects(room, "again", "600", 3, |recorder, said| {
+            // The last one is its child's.
+            assert_eq!(said, "33");
+            eventually("one ring", || rings(recorder) == 1);
+        });
+        done.exited(0).said("it has asked for more than 32 rings");
+    });
+}
+
+#[test]
+fn rings_are_bounded_in_number() {
+    live(|room| {
+        let done = connects(room, "many", "300", 300, |recorder, said| {
+            assert_eq!(said.matches('+').count(), 256);
+            assert_eq!(rings(recorder), 256);
+        });
+        done.exited(0).said("256 processes are recorded already");
+    });
+}
+
+#[test]
+fn the_rings_of_processes_that_end_at_once_are_released() {
+    live(|room| {
+        let done = connects(room, "quick", "1200", 2, |recorder, said| {
+            assert_eq!(said, "0");
+            eventually("no ring", || rings(recorder) == 0);
+        });
+        done.exited(0);
     });
 }
 
