@@ -21,7 +21,7 @@ impl Key {
 }
 
 /// What a rank called. Names are numbers of `Names`; none: the trace does not have it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct What {
     pub op: u32,
     pub count: Option<u64>,

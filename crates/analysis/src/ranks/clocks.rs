@@ -48,9 +48,9 @@ pub struct HostClock {
 impl HostClock {
     /// The time on the reference's clock.
     pub fn corrected(&self, ns: i64) -> i64 {
-        let since = (ns - self.at_ns) as f64 - self.offset_ns;
+        let since = ns.saturating_sub(self.at_ns) as f64 - self.offset_ns;
         let drift = self.drift_ppm * 1e-6;
-        self.at_ns + (since / (1.0 + drift)).round() as i64
+        self.at_ns.saturating_add((since / (1.0 + drift)).round() as i64)
     }
 }
 
@@ -76,7 +76,8 @@ pub fn clocks(
     let reference = domains.first();
     let of = |at: usize, domain: &Domain| {
         let ntp = reference.and_then(|reference| ntp_error(domain, reference));
-        let reading_ns = domain.reading_error_ns + reference.map_or(0, |it| it.reading_error_ns);
+        let reading_ns =
+            domain.reading_error_ns.saturating_add(reference.map_or(0, |it| it.reading_error_ns));
         let mut clock = HostClock {
             host: domain.host.clone(),
             is_reference: at == 0,
@@ -165,7 +166,7 @@ fn ways(count: usize, bands: &BTreeMap<(usize, usize), (Band, u64)>, start_ns: i
         for (to, sign, band, count) in steps.get(&at).into_iter().flatten() {
             // A band is over the time of its first host.
             let ahead_ns = if *sign > 0.0 { way.offset_ns } else { way.offset_ns - band.at_from_ns };
-            let at_ns = start_ns + ahead_ns as i64;
+            let at_ns = start_ns.saturating_add(ahead_ns as i64);
             let next = Way {
                 offset_ns: way.offset_ns + sign * band.at(at_ns),
                 drift: way.drift + sign * band.drift(),

@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::missing::Missing;
 use super::odd::{ByRank, differences, slow_kernels};
 use super::process::Sum;
 use super::report::{RankState, Report};
@@ -61,7 +63,7 @@ struct Job {
     calls: ByRank,
     kernels: ByRank,
     /// The functions of documents that list not all.
-    listed: Vec<BTreeSet<String>>,
+    listed: Vec<BTreeSet<Arc<str>>>,
 }
 
 impl Job {
@@ -127,7 +129,7 @@ impl Job {
     fn sums(&mut self, rank: u32, figures: &Figures) {
         let calls = self.calls.entry(Some(rank)).or_default();
         for it in &figures.functions {
-            calls.insert(it.name.clone(), Sum { count: it.calls, ns: it.total_ns });
+            calls.insert(it.name.as_str().into(), Sum { count: it.calls, ns: it.total_ns });
         }
         if calls.remove(OTHER_FUNCTIONS).is_some() {
             self.listed.push(calls.keys().cloned().collect());
@@ -135,7 +137,7 @@ impl Job {
         if let Some(gpu) = &figures.gpu {
             let kernels = self.kernels.entry(Some(rank)).or_default();
             for it in &gpu.kernels {
-                kernels.insert(it.name.clone(), Sum { count: it.instances, ns: it.total_ns });
+                kernels.insert(it.name.as_str().into(), Sum { count: it.instances, ns: it.total_ns });
             }
         }
     }
@@ -148,8 +150,7 @@ impl Job {
         let mut report = self.report;
         report.ranks.sort_by(|a, b| (a.rank, &a.file).cmp(&(b.rank, &b.file)));
         let there: BTreeSet<u32> = report.ranks.iter().filter_map(|it| it.rank).collect();
-        report.missing =
-            (0..there.last().copied().unwrap_or(0)).filter(|rank| !there.contains(rank)).collect();
+        report.missing = Missing::of(&there, there.last().map_or(0, |rank| u64::from(*rank)));
         report.differences = differences(&self.calls);
         report.slow_kernels = slow_kernels(&self.kernels);
         report.unknown = UNKNOWN.iter().map(|figure| (*figure, WHY.to_owned())).collect();

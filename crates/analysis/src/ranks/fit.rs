@@ -77,7 +77,7 @@ impl Bounds {
     fn place(&mut self, time_ns: i64, value_ns: i64) -> (f64, f64) {
         let (time, value) = *self.origin.get_or_insert((time_ns, value_ns));
         self.count += 1;
-        let place = ((time_ns - time) as f64, (value_ns - value) as f64);
+        let place = (time_ns.saturating_sub(time) as f64, value_ns.saturating_sub(value) as f64);
         self.last = self.last.max(place.0);
         place
     }
@@ -117,7 +117,7 @@ impl Bounds {
         let half = |(least, most): (f64, f64)| ((most - least) / 2.0).max(0.0);
         Some(Band {
             from_ns: time,
-            to_ns: time + self.last as i64,
+            to_ns: time.saturating_add(self.last as i64),
             at_from_ns: value as f64 + middle(from),
             at_to_ns: value as f64 + middle(to),
             error_ns: half(from).max(half(to)) + uneven,
@@ -128,19 +128,21 @@ impl Bounds {
 
 impl Band {
     pub fn drift(&self) -> f64 {
-        let ns = (self.to_ns - self.from_ns) as f64;
+        let ns = self.to_ns.saturating_sub(self.from_ns) as f64;
         if ns > 0.0 { (self.at_to_ns - self.at_from_ns) / ns } else { 0.0 }
     }
 
     /// The error from a time on, which may be before the first bound.
     pub fn error_from(&self, time_ns: i64) -> f64 {
-        let (before, span) =
-            ((self.from_ns - time_ns).max(0) as f64, (self.to_ns - self.from_ns).max(1) as f64);
+        let (before, span) = (
+            self.from_ns.saturating_sub(time_ns).max(0) as f64,
+            self.to_ns.saturating_sub(self.from_ns).max(1) as f64,
+        );
         self.error_ns * (1.0 + 2.0 * before / span)
     }
 
     pub fn at(&self, time_ns: i64) -> f64 {
-        self.at_from_ns + self.drift() * (time_ns - self.from_ns) as f64
+        self.at_from_ns + self.drift() * time_ns.saturating_sub(self.from_ns) as f64
     }
 }
 

@@ -16,15 +16,21 @@ use gpurec_trace::{
 use super::arrival::{ALL, Arrival, Before, IN_JOB, Key, What, Who};
 use super::domain::Shift;
 use super::names::{Names, OTHERS, OwnNames};
-use super::process::{InCall, Last, Pending, ProcessState, ThreadState};
+use super::process::{InCall, Last, Left, Pending, ProcessState, ThreadState};
 use crate::driver::OFF_CPU;
 use crate::only::{Only, Selection, Sieve};
 use crate::recent::Recent;
 use crate::stacks::call_site;
 
-/// Limits: processes, threads and stacks of a trace, and collectives of a process that wait for their times.
+/// Limits: processes, threads and stacks of a trace, and collectives of a process, and of all, that wait for their times.
 const MOST: usize = 65_536;
 const MOST_PENDING: usize = 4096;
+const MOST_PENDING_OF_ALL: usize = 1 << 17;
+/// Limit on threads of a process whose calls are listed at a hang.
+const MOST_IN_CALLS: usize = 256;
+/// Limits on bytes of an Xid's text and of a reason.
+const LONGEST_XID: usize = 512;
+const LONGEST_REASON: usize = 4096;
 /// Calls inside NCCL of a trace, by which GPU work is found: a MiB.
 const MOST_IN_NCCL: usize = 65_536;
 /// A GPU record comes within seconds; after this the collective does without.
@@ -33,7 +39,7 @@ const LATEST_NS: u64 = 30_000_000_000;
 const MOST_IN_ROUND: usize = 4096;
 
 /// What is kept of an open call.
-struct Open {
+pub struct Open {
     stack: Option<u64>,
     /// The stream whose work it waits for. Of a request to nvidia.ko it is 0.
     waits_for: Option<u64>,
@@ -70,6 +76,9 @@ pub struct Seen {
     waits: Vec<Option<bool>>,
     pub processes: Map<u32, ProcessState>,
     threads: Map<u32, ThreadState>,
+    left: Left,
+    /// Collectives that wait for their times, of all processes.
+    waiting: usize,
     /// The call of NCCL around each recent call.
     in_nccl: Recent<u64>,
     /// Call sites by stack.
@@ -107,6 +116,8 @@ impl<'a> Follower<'a> {
             waits: Vec::new(),
             processes: Map::default(),
             threads: Map::default(),
+            left: Left::default(),
+            waiting: 0,
             in_nccl: Recent::at_most(MOST_IN_NCCL),
             sites: Map::default(),
             xids: Vec::new(),
@@ -202,11 +213,13 @@ impl Seen {
             Body::Clock(clock) => self.clocks.push((**clock).clone()),
             Body::Xid(xid) if self.xids.len() < 100 => {
                 let at = gpurec_trace::text::clean(&xid.message);
-                self.xids.push(format!("Xid {} on {}: {at}", xid.xid, xid.device));
+                let text = format!("Xid {} on {}: {at}", xid.xid, xid.device);
+                self.xids.push(short(&text, LONGEST_XID));
             }
             Body::Finish(finish) => {
                 self.complete = Some(finish.complete);
-                self.reasons = finish.incomplete_because.iter().take(5).cloned().collect();
+                let reasons = finish.incomplete_because.iter().take(5);
+                self.reasons = reasons.map(|reason| short(reason, LONGEST_REASON)).collect();
             }
             _ => {}
         }
@@ -258,7 +271,7 @@ impl Seen {
         let call = self.calls.end(end.begin, end.duration_ns);
         let name = call.as_ref().map_or_else(|| self.names.number(end.name), |call| call.function as u32);
         if let Some(process) = known_or_new(&mut self.processes, end.pid) {
-            process.called(name, ns);
+            process.called(name, ns, &mut self.left);
         }
         if let Some(thread) = self.threads.get_mut(&end.tid) {
             thread.leaves_nccl(end.begin);
@@ -288,7 +301,9 @@ impl Seen {
         }
         let is_done = |it: &&Pending| it.arrival.ended_ns.is_some();
         self.arrivals.extend(process.pending.iter().filter(is_done).map(|it| it.arrival));
+        let before = process.pending.len();
         process.pending.retain(|it| it.arrival.ended_ns.is_none());
+        self.waiting = self.waiting.saturating_sub(before - process.pending.len());
     }
 
     fn kernel_begin(&mut self, line: &Line, begin: &KernelBegin) {
@@ -353,7 +368,7 @@ impl Seen {
         };
         if key.is_collective() {
             let last = Last { rank, nranks: line.nranks, seq: key.seq, what, enqueued_ns, site: own_site };
-            process.reached(comm, last);
+            process.reached(comm, last, &mut self.left);
         }
         let arrival = Arrival {
             who: Who { trace: self.trace, pid: line.pid },
@@ -370,9 +385,12 @@ impl Seen {
         let Collective { begin: call, tid, group, .. } = *line;
         process.pending.push_back(Pending { call, stream: line.stream.unwrap_or(0), tid, group, arrival });
         let oldest_ns = self.shift.time(ts_ns.saturating_sub(LATEST_NS));
+        self.waiting += 1;
         while process.pending.len() > MOST_PENDING
+            || self.waiting > MOST_PENDING_OF_ALL
             || process.pending.front().is_some_and(|it| it.arrival.enqueued_ns < oldest_ns)
         {
+            self.waiting = self.waiting.saturating_sub(1);
             self.arrivals.extend(process.pending.pop_front().map(|it| it.arrival));
         }
     }
@@ -381,7 +399,7 @@ impl Seen {
         self.has_gpu = true;
         let Some(process) = known_or_new(&mut self.processes, work.pid) else { return };
         if work.kind == GpuKind::Kernel {
-            process.ran(self.names.number(work.name), work.duration_ns);
+            process.ran(self.names.number(work.name), work.duration_ns, &mut self.left);
         }
         let Some(nccl) = work.begin.and_then(|begin| self.in_nccl.get(begin)) else { return };
         // In its first collectives NCCL sets itself up, with copies.
@@ -393,6 +411,7 @@ impl Seen {
         let (started_ns, ended_ns) = (Some(started_ns), Some(ended_ns));
         // NCCL puts the collectives of a group into one kernel.
         let joined = process.take(*nccl).into_iter();
+        self.waiting = self.waiting.saturating_sub(joined.len());
         self.arrivals.extend(joined.map(|arrival| Arrival { started_ns, ended_ns, ..arrival }));
     }
 
@@ -448,12 +467,23 @@ impl Seen {
         }
     }
 
-    /// The calls that a process was in at the end, by thread.
-    pub fn in_calls(&self, pid: u32, names: &Names) -> Vec<InCall> {
+    /// The calls that each process was in at the end. The innermost call of a thread comes first.
+    pub fn open_calls(&self) -> Map<u32, Vec<&Call<Open>>> {
+        let mut by_pid: Map<u32, Vec<&Call<Open>>> = Map::default();
+        for call in self.calls.nested() {
+            by_pid.entry(call.pid).or_default().push(call);
+        }
+        by_pid
+    }
+
+    /// The same of one process, by thread.
+    pub fn in_calls(&self, calls: &[&Call<Open>], names: &Names) -> Vec<InCall> {
         let mut found: Vec<InCall> = Vec::new();
-        // The innermost call of a thread comes first.
-        for call in self.calls.nested().into_iter().filter(|call| call.pid == pid) {
+        for call in calls {
             if found.last().is_none_or(|last| last.tid != call.tid) {
+                if found.len() >= MOST_IN_CALLS {
+                    break;
+                }
                 found.push(InCall { tid: call.tid, ..InCall::default() });
             }
             let Some(thread) = found.last_mut() else { continue };

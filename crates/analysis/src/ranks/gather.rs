@@ -1,6 +1,7 @@
 //! Reads the traces of a job side by side, in step by time, so that few collectives are open at once. In: files. Out: the
 //! report. Not here: what a line means (follow.rs), and how the report is shown.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -15,12 +16,15 @@ use super::domain::{Domains, Shift};
 use super::follow::Follower;
 use super::hangs::{Describe, Standing, hangs};
 use super::matching::{Matcher, Mismatch};
+use super::missing::Missing;
 use super::names::Names;
 use super::odd::{ByRank, differences, slow_kernels};
+use super::process::InCall;
 use super::report::{MismatchFound, RankState, Report};
 use super::stragglers::Stragglers;
 use crate::only::Only;
 use crate::ui;
+use gpurec_trace::bounds::BytesLeft;
 use gpurec_trace::{Body, ReadError};
 
 /// Nanoseconds that the first round reads.
@@ -30,6 +34,8 @@ const LONGEST_ROUND_NS: i64 = 3_600_000_000_000;
 /// A round with more arrivals than this is followed by a shorter one, and one with fewer by a longer one.
 const MANY: usize = 32_768;
 const FEW: usize = 8_192;
+/// Limit on bytes of the reasons and Xids of all ranks, each of which has those of its trace, and on those of hangs.
+const TEXTS: usize = 16 << 20;
 /// The most jobs that a note names.
 const SHOWN_JOBS: usize = 4;
 
@@ -254,6 +260,12 @@ fn notes(report: &mut Report, followers: &[Follower], matcher: &Matcher, rank: &
             "{unmatched} collectives, sends or receives have no communicator, number or rank: the recording began after the communicator was made, or the program never asked for the rank in one that was split. They are in no figure"
         ));
     }
+    if matcher.left_out > 0 {
+        report.notes.push(format!(
+            "there are more communicators than gpurec follows: {} collectives, sends or receives of the others are in no figure",
+            matcher.left_out
+        ));
+    }
     for follower in followers {
         if let Some(error) = &follower.error {
             report.notes.push(format!("{}: {error}; it is read up to there", ui::name(&follower.file)));
@@ -278,6 +290,10 @@ fn members(follower: &Follower) -> Vec<u32> {
     pids
 }
 
+fn bytes_of(texts: &[String]) -> usize {
+    texts.iter().map(|text| text.len() + size_of::<String>()).sum()
+}
+
 fn states(
     report: &mut Report,
     followers: &[Follower],
@@ -287,6 +303,7 @@ fn states(
     let mut world = 0;
     let mut seen_ranks = BTreeSet::new();
     let (mut jobs, mut without) = (BTreeSet::new(), 0);
+    let mut texts: BytesLeft<TEXTS> = BytesLeft::default();
     for (trace, follower) in followers.iter().enumerate() {
         let seen = &follower.seen;
         world = world.max(seen.world_size.unwrap_or(0));
@@ -313,8 +330,8 @@ fn states(
                 file: follower.file.display().to_string(),
                 pid,
                 complete,
-                reasons: reasons.clone(),
-                xids: seen.xids.clone(),
+                reasons: if texts.take(bytes_of(&reasons)) { reasons.clone() } else { Vec::new() },
+                xids: if texts.take(bytes_of(&seen.xids)) { seen.xids.clone() } else { Vec::new() },
                 is_duplicate,
             });
         }
@@ -335,8 +352,8 @@ fn states(
         ));
     }
     report.ranks.sort_by(|a, b| (a.rank, &a.file, a.pid).cmp(&(b.rank, &b.file, b.pid)));
-    world = world.max(seen_ranks.last().map_or(0, |rank| rank + 1));
-    report.missing = (0..world).filter(|rank| !seen_ranks.contains(rank)).collect();
+    let world = u64::from(world).max(seen_ranks.last().map_or(0, |rank| u64::from(*rank) + 1));
+    report.missing = Missing::of(&seen_ranks, world);
 }
 
 fn mismatch(it: &Mismatch, names: &Names, rank: &impl Fn(Who) -> Option<u32>) -> MismatchFound {
@@ -387,12 +404,25 @@ fn standing(
         }
     }
     let of = |who: Who| followers.get(who.trace as usize);
+    let open: Vec<_> = followers.iter().map(|follower| follower.seen.open_calls()).collect();
+    let left = RefCell::new(BytesLeft::<TEXTS>::default());
+    let in_calls = |who: Who| {
+        let calls = open.get(who.trace as usize).and_then(|open| open.get(&who.pid));
+        let (Some(calls), Some(follower)) = (calls, of(who)) else { return Vec::new() };
+        let found = follower.seen.in_calls(calls, names);
+        let texts = found.iter().flat_map(|it| it.calls.iter().chain(&it.request).chain(&it.site));
+        let bytes = texts.map(|text| text.len() + size_of::<InCall>()).sum();
+        if left.borrow_mut().take(bytes) { found } else { Vec::new() }
+    };
     hangs(
         comms,
         &Describe {
             name: &|number| names.text(number),
-            in_calls: &|who| of(who).map(|it| it.seen.in_calls(who.pid, names)).unwrap_or_default(),
-            xids: &|who| of(who).map(|it| it.seen.xids.clone()).unwrap_or_default(),
+            in_calls: &in_calls,
+            xids: &|who| {
+                let xids = of(who).map(|it| it.seen.xids.clone()).unwrap_or_default();
+                if left.borrow_mut().take(bytes_of(&xids)) { xids } else { Vec::new() }
+            },
         },
     )
 }
@@ -415,7 +445,7 @@ fn sums(
             }
             let add = |to: &mut ByRank, of: &gpurec_trace::hash::Map<u32, super::process::Sum>| {
                 let to = to.entry(Some(number)).or_default();
-                to.extend(of.iter().map(|(name, sum)| (names.text(*name), *sum)));
+                to.extend(of.iter().map(|(name, sum)| (names.shared(*name), *sum)));
             };
             add(&mut calls, &process.calls);
             if !process.kernels.is_empty() {

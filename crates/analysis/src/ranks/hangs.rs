@@ -1,8 +1,9 @@
 //! Communicators whose sequence stands still. In: what each process did last. Out: for each such communicator, who has not
 //! called the collective that others wait in, and what each rank is in. Not here: how it is shown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use gpurec_trace::hash::Map;
 use serde::Serialize;
 
 use super::arrival::{What, Who};
@@ -10,8 +11,9 @@ use super::process::{InCall, Last};
 
 /// A collective that others entered this long before the end of a rank's trace is one that the rank does not come to.
 const STANDS_NS: i64 = 1_000_000_000;
-/// Limit on the hangs listed: of nested communicators the one that stands longest is the cause.
+/// Limits on the hangs listed, of nested communicators the one that stands longest is the cause, and on the ranks of one.
 const MOST: usize = 20;
+const MOST_RANKS: usize = 4096;
 
 /// A member of a communicator at the end of its trace.
 #[derive(Clone, Debug)]
@@ -78,10 +80,12 @@ pub struct Describe<'a> {
 
 /// `comms`: the members of each communicator.
 pub fn hangs(comms: BTreeMap<u32, Vec<Standing>>, describe: &Describe) -> Vec<Hang> {
-    let mut hangs: Vec<Hang> =
-        comms.into_iter().filter_map(|(comm, members)| hang(comm, &members, describe)).collect();
-    hangs.sort_by(|a, b| (b.stood_ns, &a.comm).cmp(&(a.stood_ns, &b.comm)));
-    hangs.truncate(MOST);
+    let mut hangs: Vec<Hang> = Vec::new();
+    for (comm, members) in comms {
+        hangs.extend(hang(comm, &members, describe));
+        hangs.sort_by(|a, b| (b.stood_ns, &a.comm).cmp(&(a.stood_ns, &b.comm)));
+        hangs.truncate(MOST);
+    }
     hangs
 }
 
@@ -90,12 +94,13 @@ fn called_otherwise<'a>(members: &'a [Standing], first: &Standing, describe: &De
     if members.iter().all(|it| it.last.what == first.last.what) {
         return Vec::new();
     }
-    let same = |what: What| members.iter().filter(|it| it.last.what == what).count();
-    let Some(most) = members.iter().max_by_key(|it| same(it.last.what)).map(|it| it.last.what) else {
+    let mut same: Map<What, usize> = Map::default();
+    members.iter().for_each(|it| *same.entry(it.last.what).or_default() += 1);
+    let Some(most) = members.iter().max_by_key(|it| same.get(&it.last.what)).map(|it| it.last.what) else {
         return Vec::new();
     };
     let stands = |it: &&Standing| {
-        it.end_ns - first.enqueued_ns >= STANDS_NS
+        it.end_ns.saturating_sub(first.enqueued_ns) >= STANDS_NS
             && it.ended.is_none()
             && !(describe.in_calls)(it.who).is_empty()
     };
@@ -109,7 +114,7 @@ fn hang(comm: u32, members: &[Standing], describe: &Describe) -> Option<Hang> {
     let first = there().min_by_key(|it| it.enqueued_ns)?;
     let (mut missing, mut unknown) = (Vec::new(), Vec::new());
     for member in members.iter().filter(|it| it.last.seq < seq) {
-        let stood_ns = member.end_ns - first.enqueued_ns;
+        let stood_ns = member.end_ns.saturating_sub(first.enqueued_ns);
         if member.ended.is_some() || stood_ns >= STANDS_NS {
             missing.push(member);
         } else if stood_ns < 0 {
@@ -122,7 +127,8 @@ fn hang(comm: u32, members: &[Standing], describe: &Describe) -> Option<Hang> {
     if missing.is_empty() {
         return None;
     }
-    let is_missing = |member: &Standing| missing.iter().any(|it| it.who == member.who);
+    let absent: BTreeSet<Who> = missing.iter().map(|it| it.who).collect();
+    let is_missing = |member: &Standing| absent.contains(&member.who);
     let in_flight = |member: &Standing| InFlight {
         rank: member.rank,
         is_missing: is_missing(member),
@@ -133,7 +139,7 @@ fn hang(comm: u32, members: &[Standing], describe: &Describe) -> Option<Hang> {
         last: Some(LastCall {
             seq: member.last.seq,
             op: (describe.name)(member.last.what.op),
-            before_end_ns: (member.end_ns - member.enqueued_ns).max(0) as u64,
+            before_end_ns: member.end_ns.saturating_sub(member.enqueued_ns).max(0) as u64,
             site: (member.last.site != 0).then(|| (describe.name)(member.last.site)),
         }),
         process: member.ended.clone(),
@@ -147,12 +153,13 @@ fn hang(comm: u32, members: &[Standing], describe: &Describe) -> Option<Hang> {
         seq,
         op: (describe.name)(first.last.what.op),
         missing: ranks,
-        stood_ns: (end_ns - first.enqueued_ns).max(0) as u64,
+        stood_ns: end_ns.saturating_sub(first.enqueued_ns).max(0) as u64,
         // The missing ones first: the reason is there.
         in_flight: missing
             .iter()
             .copied()
             .chain(there().filter(|it| !is_missing(it)))
+            .take(MOST_RANKS)
             .map(in_flight)
             .collect(),
         unknown,

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use gpurec_trace::bounds::entry;
 use gpurec_trace::hash::Map;
 
 use super::arrival::{Arrival, Key, Who};
@@ -16,9 +17,12 @@ use super::spool::Spool;
 const MEETINGS: [&str; 4] = ["AllReduce", "AllGather", "ReduceScatter", "AlltoAll"];
 /// A rank may deliver a collective up to this many places away from the order in which it made them.
 const DISORDER: u64 = 256;
-/// Limits on the open collectives of a communicator while ranks of it are not known, on its open transfers, and on
-/// mismatches.
+/// Limits on the open collectives of a communicator while ranks of it are not known, on its open transfers, on the parts
+/// of all that are open, on communicators, on mismatches, and on the ranks of one.
 const MOST_OPEN: usize = 1024;
+const MOST_ROWS: usize = 1 << 18;
+const MOST_COMMS: usize = 1 << 16;
+const MOST_VALUES: usize = 4096;
 const MOST_TRANSFERS: usize = 1 << 15;
 pub const MOST_MISMATCHES: usize = 100;
 
@@ -75,6 +79,10 @@ pub struct Matcher {
     /// The domain of the clock of each trace.
     domains: Vec<usize>,
     comms: Map<u32, Comm>,
+    /// Arrivals in all of them.
+    rows: usize,
+    /// Parts of communicators that are beyond the limit.
+    pub left_out: u64,
     spool: Spool,
     /// By two domains: how far the clock of the second is ahead of the first's.
     pub bounds: BTreeMap<(usize, usize), Bounds>,
@@ -93,6 +101,8 @@ impl Matcher {
             names,
             domains,
             comms: Map::default(),
+            rows: 0,
+            left_out: 0,
             spool: Spool::default(),
             bounds: BTreeMap::new(),
             mismatches: Vec::new(),
@@ -108,7 +118,10 @@ impl Matcher {
         if self.duplicates.contains_key(&arrival.who) {
             return Ok(());
         }
-        let of = self.comms.entry(comm).or_default();
+        let Some(of) = entry(&mut self.comms, comm, MOST_COMMS) else {
+            self.left_out += 1;
+            return Ok(());
+        };
         let member = of.member(&arrival);
         if member.who != arrival.who {
             self.duplicates.insert(arrival.who, member.who);
@@ -119,8 +132,9 @@ impl Matcher {
         } else {
             let rows = of.transfers.entry((seq, from, to)).or_default();
             rows.push(arrival);
+            self.rows += 1;
             if rows.len() < 2 {
-                return Ok(());
+                return self.make_room(comm);
             }
             let rows = of.transfers.remove(&(seq, from, to)).unwrap_or_default();
             return self.close(&rows, true);
@@ -131,11 +145,27 @@ impl Matcher {
         }
         let rows = of.open.entry(seq).or_default();
         rows.push(arrival);
+        self.rows += 1;
         if arrival.nranks.is_none_or(|all| rows.len() < all as usize) {
-            return Ok(());
+            return self.make_room(comm);
         }
         let rows = of.open.remove(&seq).unwrap_or_default();
         self.close(&rows, true)
+    }
+
+    /// Closes the oldest that is open of a communicator, where all have too many: some ranks do not reach it for long.
+    fn make_room(&mut self, comm: u32) -> io::Result<()> {
+        if self.rows <= MOST_ROWS {
+            return Ok(());
+        }
+        let Some(of) = self.comms.get_mut(&comm) else { return Ok(()) };
+        let Some((seq, rows)) = of.open.pop_first() else {
+            let rows = of.transfers.pop_first().map(|(_, rows)| rows).unwrap_or_default();
+            return self.close(&rows, false);
+        };
+        of.closed = seq.saturating_add(1);
+        let is_all = rows.len() == of.expected(seq);
+        self.close(&rows, is_all)
     }
 
     /// The trace has no more lines.
@@ -159,7 +189,7 @@ impl Matcher {
                     break;
                 }
                 let rows = of.open.remove(&seq).unwrap_or_default();
-                of.closed = seq + 1;
+                of.closed = seq.saturating_add(1);
                 let is_all = rows.len() == of.expected(seq);
                 old.push((rows, is_all));
             }
@@ -193,6 +223,7 @@ impl Matcher {
     }
 
     fn close(&mut self, rows: &[Arrival], is_all: bool) -> io::Result<()> {
+        self.rows = self.rows.saturating_sub(rows.len());
         self.compare(rows);
         self.bound(rows);
         if !is_all || rows.len() < 2 {
@@ -223,13 +254,19 @@ impl Matcher {
         ];
         for (field, of) in fields {
             // A send and a receive are two operations of one transfer.
-            let values: Vec<(Who, Option<String>)> = rows.iter().map(|row| (row.who, of(row))).collect();
-            let differs = values.windows(2).any(|two| matches!(two, [a, b] if a.1 != b.1));
+            let values = rows.iter().map(|row| (row.who, of(row)));
+            let usual = of(first);
+            let differs = values.clone().any(|(_, value)| value != usual);
             if !differs || (field == "op" && !first.key.is_collective()) {
                 continue;
             }
             if self.mismatches.len() < MOST_MISMATCHES {
-                let sites = rows.iter().map(|row| (row.who, row.site)).collect();
+                // The odd ones first, in case that not all fit.
+                let (same, mut odd): (Vec<_>, Vec<_>) = values.partition(|(_, value)| *value == usual);
+                let room = MOST_VALUES - odd.len().min(MOST_VALUES - 1);
+                odd.truncate(MOST_VALUES - 1);
+                let values = odd.into_iter().chain(same.into_iter().take(room)).collect();
+                let sites = rows.iter().take(MOST_VALUES).map(|row| (row.who, row.site)).collect();
                 self.mismatches.push(Mismatch { key: first.key, field, values, sites });
             } else {
                 self.more_mismatches += 1;

@@ -29,13 +29,15 @@ const fn time(name: &'static str, part: &'static str, of: fn(&Report) -> Option<
 /// Percentiles of `skew` are not in the list.
 pub static JOB_FIGURES: [JobFigure; 12] = [
     count("count", "ranks", |job| Some(job.count())),
-    count("missing", "missing", |job| Some(job.missing.len() as u64)),
+    count("missing", "missing", |job| Some(job.missing.count())),
     count("incomplete", "ranks", |job| Some(job.ranks.iter().filter(|rank| !rank.complete).count() as u64)),
     count("mismatches", "mismatches", |job| Some(job.mismatches.len() as u64 + job.more_mismatches)),
     count("hangs", "hangs", |job| Some(job.hangs.len() as u64)),
     count("collectives", "collectives", |job| Some(job.collectives.iter().map(|it| it.count).sum())),
     count("slow_kernels", "slow_kernels", |job| Some(job.slow_kernels.len() as u64)),
-    time("wait", "collectives", |job| matched(job, job.collectives.iter().map(|it| it.wait_ns).sum())),
+    time("wait", "collectives", |job| {
+        matched(job, job.collectives.iter().fold(0, |sum, it| sum.saturating_add(it.wait_ns)))
+    }),
     time("cost", "stragglers", |job| {
         matched(job, job.stragglers.iter().map(|it| it.cost_ns).max().unwrap_or(0))
     }),

@@ -16,6 +16,7 @@ mod hangs;
 mod made;
 mod matching;
 mod metrics;
+mod missing;
 mod names;
 mod odd;
 mod process;

@@ -3,11 +3,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpurec_trace::bounds::{LONGEST_NAME, short};
+use gpurec_trace::bounds::{BytesLeft, LONGEST_NAME, short};
 use gpurec_trace::hash::Map;
 
-/// Limit on distinct names of a job. Those beyond it share the number `OTHERS`.
-const MOST: usize = 1 << 19;
+/// Limits on distinct names of a job, and on their bytes. Those beyond share the number `OTHERS`.
+const MOST: usize = 1 << 18;
+const BYTES: usize = 24 << 20;
+/// What a name takes in addition to its text.
+const EACH: usize = 32;
 pub const OTHERS: u32 = 0;
 
 #[derive(Clone)]
@@ -17,6 +20,7 @@ pub struct Names(Arc<Mutex<Table>>);
 struct Table {
     numbers: Map<Arc<str>, u32>,
     texts: Vec<Arc<str>>,
+    left: BytesLeft<BYTES>,
 }
 
 impl Default for Names {
@@ -33,29 +37,39 @@ impl Names {
     }
 
     pub fn number(&self, text: &str) -> u32 {
+        self.kept(text).map_or(OTHERS, |(number, _)| number)
+    }
+
+    /// The number of a name, and its text, which all owners share.
+    fn kept(&self, text: &str) -> Option<(u32, Arc<str>)> {
         let mut table = self.table();
-        if let Some(number) = table.numbers.get(text) {
-            return *number;
+        if let Some((text, number)) = table.numbers.get_key_value(text) {
+            return Some((*number, text.clone()));
         }
-        if table.texts.len() >= MOST {
-            return OTHERS;
+        let text = short(text, LONGEST_NAME);
+        if table.texts.len() >= MOST || !table.left.take(text.len() + EACH) {
+            return None;
         }
         let number = table.texts.len() as u32;
-        let kept: Arc<str> = short(text, LONGEST_NAME).into();
+        let kept: Arc<str> = text.into();
         table.texts.push(kept.clone());
-        table.numbers.insert(kept, number);
-        number
+        table.numbers.insert(kept.clone(), number);
+        Some((number, kept))
     }
 
     pub fn text(&self, number: u32) -> String {
-        self.table().texts.get(number as usize).map(|text| text.to_string()).unwrap_or_default()
+        self.shared(number).to_string()
+    }
+
+    pub fn shared(&self, number: u32) -> Arc<str> {
+        self.table().texts.get(number as usize).cloned().unwrap_or_else(|| "".into())
     }
 }
 
 /// The names that one trace has used: it asks the shared table once for each.
 pub struct OwnNames {
     shared: Names,
-    known: Map<Box<str>, u32>,
+    known: Map<Arc<str>, u32>,
 }
 
 impl OwnNames {
@@ -68,10 +82,8 @@ impl OwnNames {
         if let Some(number) = self.known.get(text) {
             return *number;
         }
-        let number = self.shared.number(text);
-        if number != OTHERS {
-            self.known.insert(text.into(), number);
-        }
+        let Some((number, text)) = self.shared.kept(text) else { return OTHERS };
+        self.known.insert(text, number);
         number
     }
 }

@@ -1,7 +1,8 @@
 //! What one rank does and the others do not: counts of calls first, then times of kernels. In: sums of each rank by name.
 //! Out: the ranks that differ from most. Not here: when they did it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -43,7 +44,7 @@ pub struct SlowKernel {
 }
 
 /// By rank and name.
-pub type ByRank = BTreeMap<Option<u32>, BTreeMap<String, Sum>>;
+pub type ByRank = BTreeMap<Option<u32>, BTreeMap<Arc<str>, Sum>>;
 
 /// The lower one of the two in the middle.
 fn median(values: &mut [u64]) -> u64 {
@@ -51,8 +52,20 @@ fn median(values: &mut [u64]) -> u64 {
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0)
 }
 
-fn names(sums: &ByRank) -> BTreeSet<&String> {
-    sums.values().flat_map(BTreeMap::keys).collect()
+/// The ranks that have each name, and their sums: the work is that of the sums there are, however many ranks and names.
+fn by_name(sums: &ByRank) -> BTreeMap<&str, BTreeMap<Option<u32>, Sum>> {
+    let mut names: BTreeMap<&str, BTreeMap<Option<u32>, Sum>> = BTreeMap::new();
+    for (rank, sums) in sums {
+        for (name, sum) in sums {
+            names.entry(name).or_default().insert(*rank, *sum);
+        }
+    }
+    names
+}
+
+/// Whether a value is this many percent above the other.
+fn exceeds(value: u64, other: u64, percent: u64) -> bool {
+    u128::from(value) * 100 > u128::from(other) * u128::from(100 + percent)
 }
 
 /// Functions that allocate, free, copy, set, wait or launch.
@@ -61,25 +74,36 @@ pub fn differences(calls: &ByRank) -> Vec<Difference> {
     if calls.len() < 3 {
         return found;
     }
-    for name in names(calls) {
+    for (name, by_rank) in by_name(calls) {
         let role = CallRole::of(&FunctionTraits::of(name));
         if matches!(role, CallRole::Other | CallRole::Init) {
             continue;
         }
-        let of = |sums: &BTreeMap<String, Sum>| sums.get(name).copied().unwrap_or_default();
-        let others = median(&mut calls.values().map(|sums| of(sums).count).collect::<Vec<_>>());
-        for (rank, sums) in calls {
-            let Sum { count, ns } = of(sums);
-            let differs = count.abs_diff(others) * 100 > others * COUNT_PERCENT;
-            if differs && count.abs_diff(others) >= LEAST_CALLS {
-                let (role, function) = (role.name(), name.clone());
-                found.push(Difference { rank: *rank, role, function, calls: count, others, time_ns: ns });
+        let mut counts: Vec<u64> = by_rank.values().map(|sum| sum.count).collect();
+        counts.resize(calls.len(), 0);
+        let others = median(&mut counts);
+        let mut compare = |rank: Option<u32>, Sum { count, ns }: Sum| {
+            let apart = count.abs_diff(others);
+            let differs = u128::from(apart) * 100 > u128::from(others) * u128::from(COUNT_PERCENT);
+            if differs && apart >= LEAST_CALLS {
+                let (role, function) = (role.name(), name.to_owned());
+                found.push(Difference { rank, role, function, calls: count, others, time_ns: ns });
             }
+        };
+        by_rank.iter().for_each(|(rank, sum)| compare(*rank, *sum));
+        // Ranks without a call differ only from others with some, and then half of all have some.
+        if others > 0 {
+            let without = calls.keys().filter(|rank| !by_rank.contains_key(rank));
+            without.for_each(|rank| compare(*rank, Sum::default()));
         }
+        most_apart(&mut found);
     }
+    found
+}
+
+fn most_apart(found: &mut Vec<Difference>) {
     found.sort_by_key(|it| (std::cmp::Reverse(it.calls.abs_diff(it.others)), it.rank));
     found.truncate(MOST);
-    found
 }
 
 /// Kernels of NCCL wait for other ranks, and are left out.
@@ -88,21 +112,19 @@ pub fn slow_kernels(kernels: &ByRank) -> Vec<SlowKernel> {
     if kernels.len() < 3 {
         return found;
     }
-    for name in names(kernels).into_iter().filter(|name| !name.starts_with("nccl")) {
-        let of =
-            |sums: &BTreeMap<String, Sum>| sums.get(name).copied().filter(|sum| sum.count >= LEAST_CALLS);
-        let average = |sum: Sum| sum.ns / sum.count.max(1);
-        let mut averages: Vec<u64> = kernels.values().filter_map(of).map(average).collect();
-        if averages.len() < 3 {
+    for (name, mut by_rank) in by_name(kernels) {
+        by_rank.retain(|_, sum| sum.count >= LEAST_CALLS);
+        if by_rank.len() < 3 || name.starts_with("nccl") {
             continue;
         }
-        let others_avg_ns = median(&mut averages);
-        for (rank, sum) in kernels.iter().filter_map(|(rank, sums)| Some((rank, of(sums)?))) {
+        let average = |sum: &Sum| sum.ns / sum.count.max(1);
+        let others_avg_ns = median(&mut by_rank.values().map(average).collect::<Vec<_>>());
+        for (rank, sum) in &by_rank {
             let avg_ns = average(sum);
-            if avg_ns * 100 > others_avg_ns * (100 + TIME_PERCENT) {
+            if exceeds(avg_ns, others_avg_ns, TIME_PERCENT) {
                 found.push(SlowKernel {
                     rank: *rank,
-                    kernel: name.clone(),
+                    kernel: name.to_owned(),
                     count: sum.count,
                     avg_ns,
                     others_avg_ns,
@@ -110,8 +132,12 @@ pub fn slow_kernels(kernels: &ByRank) -> Vec<SlowKernel> {
                 });
             }
         }
+        slowest(&mut found);
     }
+    found
+}
+
+fn slowest(found: &mut Vec<SlowKernel>) {
     found.sort_by_key(|it| (std::cmp::Reverse(it.excess_ns), it.rank));
     found.truncate(MOST);
-    found
 }

@@ -3,13 +3,16 @@
 
 use std::collections::VecDeque;
 
-use gpurec_trace::bounds::entry;
+use gpurec_trace::bounds::BytesLeft;
 use gpurec_trace::hash::Map;
 
 use super::arrival::{Arrival, Before, CALLS, What};
 
-/// Limits: functions, kernels and communicators of a process, and functions of a thread between two collectives.
+/// Limits: functions, kernels and communicators of a process, those of all processes of a trace, and functions of a
+/// thread between two collectives.
 const MOST_NAMES: usize = 4096;
+const MOST_SUMS: usize = 1 << 18;
+const MOST_COMMS: usize = 1 << 16;
 const MOST_BETWEEN: usize = 32;
 
 /// A number of calls or kernels, and their time.
@@ -59,6 +62,13 @@ pub struct Pending {
     pub arrival: Arrival,
 }
 
+/// What the processes of a trace may still keep together.
+#[derive(Default)]
+pub struct Left {
+    sums: BytesLeft<MOST_SUMS>,
+    comms: BytesLeft<MOST_COMMS>,
+}
+
 #[derive(Default)]
 pub struct ProcessState {
     /// From its environment.
@@ -73,18 +83,12 @@ pub struct ProcessState {
 }
 
 impl ProcessState {
-    pub fn called(&mut self, name: u32, ns: u64) {
-        if let Some(sum) = self.calls.get_mut(&name) {
-            sum.add(ns);
-        } else if let Some(sum) = entry(&mut self.calls, name, MOST_NAMES) {
-            sum.add(ns);
-        }
+    pub fn called(&mut self, name: u32, ns: u64, left: &mut Left) {
+        add_to(&mut self.calls, name, ns, left);
     }
 
-    pub fn ran(&mut self, kernel: u32, ns: u64) {
-        if let Some(sum) = entry(&mut self.kernels, kernel, MOST_NAMES) {
-            sum.add(ns);
-        }
+    pub fn ran(&mut self, kernel: u32, ns: u64, left: &mut Left) {
+        add_to(&mut self.kernels, kernel, ns, left);
     }
 
     /// The group of a thread ends: this call starts the kernels of its collectives.
@@ -111,8 +115,9 @@ impl ProcessState {
         taken
     }
 
-    pub fn reached(&mut self, comm: u32, last: Last) {
-        if self.comms.len() < MOST_NAMES || self.comms.contains_key(&comm) {
+    pub fn reached(&mut self, comm: u32, last: Last, left: &mut Left) {
+        let known = self.comms.contains_key(&comm);
+        if known || (self.comms.len() < MOST_NAMES && left.comms.take(1)) {
             self.comms.insert(comm, last);
         }
     }
@@ -155,7 +160,7 @@ pub struct NcclCall {
 impl ThreadState {
     pub fn enters(&mut self, ts_ns: u64) {
         if let Some(since_ns) = self.free_since_ns.take() {
-            self.own_ns += ts_ns.saturating_sub(since_ns);
+            self.own_ns = self.own_ns.saturating_add(ts_ns.saturating_sub(since_ns));
         }
         // It is empty, unless an end was lost.
         self.in_nccl.clear();
@@ -175,7 +180,7 @@ impl ThreadState {
     }
 
     pub fn slept(&mut self, ns: u64) {
-        self.off_cpu_ns += ns;
+        self.off_cpu_ns = self.off_cpu_ns.saturating_add(ns);
     }
 
     /// The innermost call of NCCL that it is in.
@@ -240,9 +245,17 @@ impl ThreadState {
     }
 }
 
+fn add_to(sums: &mut Map<u32, Sum>, name: u32, ns: u64, left: &mut Left) {
+    if let Some(sum) = sums.get_mut(&name) {
+        sum.add(ns);
+    } else if sums.len() < MOST_NAMES && left.sums.take(1) {
+        sums.entry(name).or_default().add(ns);
+    }
+}
+
 fn add(to: &mut Vec<(u32, u64)>, name: u32, ns: u64) {
     if let Some((_, sum)) = to.iter_mut().find(|(known, _)| *known == name) {
-        *sum += ns;
+        *sum = sum.saturating_add(ns);
     } else if to.len() < MOST_BETWEEN {
         to.push((name, ns));
     }

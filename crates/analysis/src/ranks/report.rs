@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::clocks::HostClock;
 use super::hangs::Hang;
+use super::missing::Missing;
 use super::odd::{Difference, SlowKernel};
 use super::stragglers::{Collectives, Skew, Straggler};
 
@@ -41,7 +42,7 @@ pub struct MismatchFound {
 pub struct Report {
     pub job: Option<String>,
     pub ranks: Vec<RankState>,
-    pub missing: Vec<u32>,
+    pub missing: Missing,
     pub clocks: Vec<HostClock>,
     pub stragglers: Vec<Straggler>,
     pub collectives: Vec<Collectives>,
@@ -110,10 +111,12 @@ impl Report {
                 "peers": it.peers,
             })
         };
+        let (missing, more_missing) = self.missing.first();
         let mut document = json!({
             "job": self.job,
             "ranks": self.ranks.iter().map(rank).collect::<Vec<_>>(),
-            "missing": self.missing,
+            "missing": missing,
+            "more_missing": more_missing,
             "clocks": self.clocks.iter().map(clock).collect::<Vec<_>>(),
             "stragglers": self.stragglers,
             "collectives": self.collectives,

@@ -135,15 +135,17 @@ impl<'a> Stragglers<'a> {
         let times: Vec<i64> = rows.iter().map(arrived).collect();
         let Some((at, last_ns)) = times.iter().copied().enumerate().max_by_key(|(_, ns)| *ns) else { return };
         let first_ns = times.iter().copied().min().unwrap_or(last_ns);
-        let wait_ns: u64 = times.iter().map(|ns| (last_ns - ns) as u64).sum();
+        let wait_ns = times.iter().map(|ns| last_ns.abs_diff(*ns)).fold(0, u64::saturating_add);
         let transfers = rows.iter().filter_map(|row| {
             let ended_ns = row.ended_ns?;
             // What ran on the GPU took as long by any clock.
             let ended_ns = match row.started_ns {
-                Some(started_ns) => self.corrected(row.who, started_ns) + (ended_ns - started_ns),
+                Some(started_ns) => {
+                    self.corrected(row.who, started_ns).saturating_add(ended_ns.saturating_sub(started_ns))
+                }
                 None => self.corrected(row.who, ended_ns),
             };
-            Some((ended_ns - last_ns).max(0) as u64)
+            Some(ended_ns.saturating_sub(last_ns).max(0) as u64)
         });
         let transfers: Vec<u64> = transfers.collect();
         let (Some(first), Some(last)) = (rows.first(), rows.get(at)) else { return };
@@ -162,7 +164,7 @@ impl<'a> Stragglers<'a> {
         if !first.key.is_collective() {
             return;
         }
-        let skew_ns = (last_ns - first_ns) as u64;
+        let skew_ns = last_ns.abs_diff(first_ns);
         self.skew.histogram.add(skew_ns);
         self.skew.count += 1;
         self.skew.total_ns = self.skew.total_ns.saturating_add(skew_ns);
@@ -197,11 +199,15 @@ impl<'a> Stragglers<'a> {
 
 /// The time of a call before a collective.
 fn in_call(row: &Arrival, name: u32) -> u64 {
-    row.before.calls.iter().filter(|(known, _)| *known == name).map(|(_, ns)| ns).sum()
+    row.before
+        .calls
+        .iter()
+        .filter(|(known, _)| *known == name)
+        .fold(0, |sum, (_, ns)| sum.saturating_add(*ns))
 }
 
 fn queued(row: &Arrival) -> u64 {
-    row.started_ns.map_or(0, |started_ns| (started_ns - row.enqueued_ns).max(0) as u64)
+    row.started_ns.map_or(0, |started_ns| started_ns.saturating_sub(row.enqueued_ns).max(0) as u64)
 }
 
 /// Compares what the last rank did with what the others did on average.
@@ -215,7 +221,7 @@ fn blame(late: &mut Late, rows: &[Arrival], at: usize, on_gpu: bool) {
         return;
     }
     let mut compare = |kind: Kind, name: u32, of: &dyn Fn(&Arrival) -> u64| {
-        let average_ns = others().map(of).sum::<u64>() / count;
+        let average_ns = others().map(of).fold(0, u64::saturating_add) / count;
         let excess_ns = of(last).saturating_sub(average_ns);
         if excess_ns == 0 || (late.causes.len() >= MOST_CAUSES && !late.causes.contains_key(&(kind, name))) {
             return;
@@ -227,11 +233,13 @@ fn blame(late: &mut Late, rows: &[Arrival], at: usize, on_gpu: bool) {
             // A request is of this call if it fits into it.
             let (request, ns) = last.before.ioctl;
             if ns > 0 && ns <= of(last) && ns >= excess_ns / 2 && sum.requests.len() < MOST_CAUSES {
-                *sum.requests.entry(request).or_default() += ns;
+                let total = sum.requests.entry(request).or_default();
+                *total = total.saturating_add(ns);
             }
             let is_longest = last.before.calls.first().is_some_and(|(longest, _)| *longest == name);
             if last.before.site != 0 && is_longest && sum.sites.len() < MOST_CAUSES {
-                *sum.sites.entry(last.before.site).or_default() += excess_ns;
+                let total = sum.sites.entry(last.before.site).or_default();
+                *total = total.saturating_add(excess_ns);
             }
         }
     };

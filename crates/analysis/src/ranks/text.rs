@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::clocks::HostClock;
 use super::hangs::{Hang, InFlight};
+use super::missing::listed;
 use super::report::{MismatchFound, RankState, Report};
 use super::stragglers::{Cause, Collectives, Straggler};
 use crate::page::Page;
@@ -43,22 +44,9 @@ fn shown(rank: Option<u32>) -> String {
     rank.map_or("?".to_owned(), |rank| rank.to_string())
 }
 
-/// `1, 3-5`
-fn listed(ranks: &[u32]) -> String {
-    let mut parts: Vec<(u32, u32)> = Vec::new();
-    for rank in ranks {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == *rank => *last = *rank,
-            _ => parts.push((*rank, *rank)),
-        }
-    }
-    let part = |(from, to): &(u32, u32)| if from == to { from.to_string() } else { format!("{from}-{to}") };
-    parts.iter().map(part).collect::<Vec<_>>().join(", ")
-}
-
 fn completeness(page: &mut Page, report: &Report) {
     if !report.missing.is_empty() {
-        let (count, ranks) = (report.missing.len() as u64, listed(&report.missing));
+        let (count, ranks) = (report.missing.count(), report.missing.text());
         page.wrapped("  ", &format!("No trace of {}: {ranks}", plural(count, "rank")));
     }
     let cut: Vec<&RankState> = report.ranks.iter().filter(|it| !it.complete).collect();

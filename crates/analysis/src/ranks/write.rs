@@ -47,7 +47,7 @@ fn rows(clocks: &[HostClock]) -> (Vec<Row>, Vec<String>) {
                     host: host.to_owned(),
                     offset_ns: clock.offset_ns as i64,
                     drift_ppm: clock.drift_ppm,
-                    error_ns: error_ns.ceil() as i64 + clock.stepped_ns as i64,
+                    error_ns: (error_ns.ceil() as i64).saturating_add_unsigned(clock.stepped_ns),
                     at_ns: clock.at_ns,
                 }),
                 None => said.push(format!("the clock of {host} is not known, so the dataset has no row for it")),

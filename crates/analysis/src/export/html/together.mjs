@@ -33,7 +33,8 @@ function hung(hang) {
 
 function verdictOfJob(ranks) {
   const lines = [];
-  if (ranks.missing.length) lines.push(`No trace of ranks ${ranksIn(ranks.missing)}.`);
+  const more = ranks.more_missing ? ` and ${count(ranks.more_missing)} more` : "";
+  if (ranks.missing.length) lines.push(`No trace of ranks ${ranksIn(ranks.missing)}${more}.`);
   const cut = ranks.ranks.filter((it) => !it.complete);
   if (cut.length) lines.push(`The traces of ranks ${ranksIn(cut.map(who))} are not complete.`);
   ranks.hangs.forEach((hang) => lines.push(hung(hang)));
