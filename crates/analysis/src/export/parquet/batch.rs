@@ -30,30 +30,44 @@ type Span = (u32, u32);
 
 /// Texts of the column, by hash: a text that comes again is not stored again. Those that share a place replace each other.
 #[derive(Default)]
-pub struct Known(Vec<Span>);
+pub struct Known {
+    spans: Vec<Span>,
+    /// Texts that were new since it grew.
+    new: usize,
+}
 
-/// Must be a power of two.
+/// Small columns have small tables.
+const FEW_KNOWN: usize = 1 << 6;
 const KNOWN: usize = 1 << 11;
 
 impl Known {
     /// Where the text lies in `bytes`, to which it is added unless it is there.
     #[inline]
     fn place(&mut self, bytes: &mut Vec<u8>, text: &[u8]) -> Span {
-        if self.0.is_empty() {
-            self.0.resize(KNOWN, (0, 0));
+        if self.new >= self.spans.len() && self.spans.len() < KNOWN {
+            let more = (self.spans.len() * 4).clamp(FEW_KNOWN, KNOWN);
+            self.clear();
+            self.spans.resize(more, (0, 0));
         }
         // chunk.rs takes the texts long before they have 4 GiB.
         let from = bytes.len() as u32;
         let span = (from, from + text.len() as u32);
-        if let Some(known) = self.0.get_mut(hash(text) as usize % KNOWN) {
+        let places = self.spans.len().max(1);
+        if let Some(known) = self.spans.get_mut(hash(text) as usize % places) {
             let (known_from, known_to) = *known;
             if bytes.get(known_from as usize..known_to as usize) == Some(text) {
                 return *known;
             }
             *known = span;
+            self.new += 1;
         }
         bytes.extend_from_slice(text);
         span
+    }
+
+    fn clear(&mut self) {
+        self.spans.fill((0, 0));
+        self.new = 0;
     }
 }
 
@@ -80,14 +94,16 @@ fn hash(text: &[u8]) -> u64 {
     add(add(even, odd), last)
 }
 
-/// A column grows by this many rows at once.
+/// A column grows by this many rows at once, or is twice as long if it has fewer.
 const GROW: usize = 1 << 10;
+const LEAST: usize = 1 << 4;
 
 /// Makes room for the value of a row.
 #[cold]
 #[inline(never)]
 fn grow<T: Clone>(values: &mut Vec<T>, row: usize, none: T) {
-    values.resize((row / GROW + 1) * GROW, none);
+    let step = (row + 1).next_power_of_two().clamp(LEAST, GROW);
+    values.resize((row / step + 1) * step, none);
 }
 
 impl Cells {
@@ -126,7 +142,7 @@ impl Cells {
                 levels.clear();
             }
             Cells::Texts { bytes, places, levels, known } => {
-                known.0.fill((0, 0));
+                known.clear();
                 bytes.clear();
                 places.clear();
                 levels.clear();

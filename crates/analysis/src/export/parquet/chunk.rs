@@ -3,17 +3,19 @@
 //! In: batches. Out: the column chunks of a row group, for file.rs. The crate's own writer of files takes one column
 //! after the other, which needs all rows at once; here each column has a writer whose pages stay in memory, compressed.
 
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, LogicalType, Repetition, Type as Physical, ZstdLevel};
-use parquet::column::page::{CompressedPage, PageWriteSpec, PageWriter};
+use parquet::column::page::{CompressedPage, Page, PageWriteSpec, PageWriter};
 use parquet::column::writer::{ColumnCloseResult, ColumnWriter, get_column_writer};
 use parquet::data_type::ByteArray;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr};
 use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::{ColumnPath, SchemaDescPtr, SchemaDescriptor, Type, TypePtr};
+use zstd::bulk::Compressor;
 
 use super::batch::{Batch, Cells};
 use super::columns::{Column, Kind, Table};
@@ -38,7 +40,8 @@ impl Format {
         let fields = table.columns().map(field).collect::<Result<Vec<_>>>()?;
         let schema = Arc::new(Type::group_type_builder("gpurec").with_fields(fields).build()?);
         let mut properties = WriterProperties::builder()
-            .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
+            // Pages are compressed here (`Pages`): each of the crate's own writers would keep a context of a megabyte.
+            .set_compression(Compression::UNCOMPRESSED)
             .set_dictionary_page_size_limit(DICTIONARY)
             .set_statistics_truncate_length(Some(STATISTICS))
             .set_column_index_truncate_length(Some(STATISTICS))
@@ -52,9 +55,7 @@ impl Format {
                 }
                 // No query selects rows by a range of JSON texts, so they need no minimum and maximum; and they are most of the bytes.
                 Kind::Text => {
-                    properties = properties
-                        .set_column_statistics_enabled(path(), EnabledStatistics::None)
-                        .set_column_compression(path(), Compression::ZSTD(ZstdLevel::try_new(1)?));
+                    properties = properties.set_column_statistics_enabled(path(), EnabledStatistics::None);
                 }
                 Kind::Name | Kind::Flag => {}
             }
@@ -79,13 +80,40 @@ fn field(column: &Column) -> Result<TypePtr> {
     ))
 }
 
-/// Takes the pages of a column, as a file would.
-#[derive(Clone, Default)]
-struct Pages(Arc<Mutex<Option<TrackedWrite<Vec<u8>>>>>);
+/// Takes the pages of a column, as a file would, and compresses them.
+#[derive(Clone)]
+struct Pages {
+    written: Arc<Mutex<Option<TrackedWrite<Vec<u8>>>>>,
+    level: i32,
+}
+
+/// zstd's own level for a column. JSON is fast to compress and large.
+fn level(kind: Kind) -> i32 {
+    if kind == Kind::Text { 1 } else { 3 }
+}
+
+/// All columns of a thread share a context.
+fn compressed(bytes: &[u8], level: i32) -> Result<Bytes> {
+    thread_local!(static CONTEXT: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) });
+    CONTEXT.with_borrow_mut(|context| {
+        let context = match context {
+            Some(context) => context,
+            None => context.insert(Compressor::new(level)?),
+        };
+        context.set_compression_level(level)?;
+        Ok(context.compress(bytes)?.into())
+    })
+}
 
 impl PageWriter for Pages {
     fn write_page(&mut self, page: CompressedPage) -> Result<PageWriteSpec> {
-        let mut to = self.0.lock().map_err(|_| gone())?;
+        let size = page.uncompressed_size();
+        let mut page = page.compressed_page().clone();
+        if let Page::DataPage { buf, .. } | Page::DictionaryPage { buf, .. } = &mut page {
+            *buf = compressed(buf, self.level)?;
+        }
+        let page = CompressedPage::new(page, size);
+        let mut to = self.written.lock().map_err(|_| gone())?;
         let to = to.get_or_insert_with(|| TrackedWrite::new(Vec::new()));
         SerializedPageWriter::new(to).write_page(page)
     }
@@ -97,12 +125,12 @@ impl PageWriter for Pages {
 
 impl Pages {
     fn bytes(&self) -> Result<Bytes> {
-        let written = self.0.lock().map_err(|_| gone())?.take();
+        let written = self.written.lock().map_err(|_| gone())?.take();
         Ok(written.map(TrackedWrite::into_inner).transpose()?.unwrap_or_default().into())
     }
 
     fn length(&self) -> usize {
-        self.0.lock().map_or(0, |pages| pages.as_ref().map_or(0, TrackedWrite::bytes_written))
+        self.written.lock().map_or(0, |pages| pages.as_ref().map_or(0, TrackedWrite::bytes_written))
     }
 }
 
@@ -137,8 +165,8 @@ pub struct Group {
 
 impl Group {
     pub fn new(table: Table, format: &Format) -> Group {
-        let columns = format.columns.columns().iter().map(|column| {
-            let pages = Pages::default();
+        let columns = format.columns.columns().iter().zip(table.columns()).map(|(column, of)| {
+            let pages = Pages { written: Arc::default(), level: level(of.kind) };
             let to = Box::new(pages.clone());
             (get_column_writer(column.clone(), format.properties.clone(), to), pages)
         });
@@ -201,7 +229,9 @@ impl Group {
     /// The chunks of all columns, in order.
     pub fn finish(self) -> Result<Vec<(Bytes, ColumnCloseResult)>> {
         let close = |(writer, pages): (ColumnWriter<'static>, Pages)| {
-            let closed = writer.close()?;
+            let mut closed = writer.close()?;
+            let zstd = Compression::ZSTD(ZstdLevel::try_new(pages.level)?);
+            closed.metadata = closed.metadata.into_builder().set_compression(zstd).build()?;
             Ok((pages.bytes()?, closed))
         };
         self.columns.into_iter().map(close).collect()

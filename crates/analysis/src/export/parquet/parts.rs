@@ -16,14 +16,17 @@ use super::folder::{is_plain, publish};
 
 /// Whole rows of a table before they are encoded, and bytes of their texts. So few rows stay in the processor's cache.
 const WINDOW: usize = 1 << 13;
-const WINDOW_BYTES: usize = 32 << 20;
+const WINDOW_BYTES: usize = 8 << 20;
 /// Rows of a row group.
 const GROUP: usize = 1 << 20;
 /// Limits on all partitions and tables together: rows that are not encoded, bytes of row groups that are not written.
-const MOST_ROWS: usize = 1 << 19;
-const MOST_BYTES: usize = 192 << 20;
-/// Limit on partitions of a trace. A node has fewer ranks; the rows of more go where those without a rank go.
-const MOST_PARTITIONS: usize = 1024;
+const MOST_ROWS: usize = 1 << 17;
+const MOST_BYTES: usize = 96 << 20;
+/// Limit on partitions of a trace: each has batches and an open file for each table. A node has fewer ranks; the rows of
+/// more go where those without a rank go.
+pub const MOST_PARTITIONS: usize = 64;
+/// With more partitions than this, batches do not keep the memory of rows that are encoded.
+const FEW_PARTITIONS: usize = 8;
 /// The most bytes of a job's name, without and with characters to escape. The name of its folder has at most 255, and an
 /// escape takes three.
 const LONGEST_JOB: usize = 128;
@@ -45,15 +48,13 @@ struct Partition {
 
 struct Part {
     batch: Batch,
-    /// An empty one, which takes turns with it.
-    spare: Batch,
     group: Option<Group>,
     file: Option<PartFile>,
 }
 
 impl Part {
     fn new(table: Table) -> Part {
-        Part { batch: Batch::new(table), spare: Batch::new(table), group: None, file: None }
+        Part { batch: Batch::new(table), group: None, file: None }
     }
 }
 
@@ -68,6 +69,8 @@ struct Call {
 pub struct Parts {
     folder: PathBuf,
     formats: Vec<Format>,
+    /// An empty batch of each table, which takes turns with those of the partitions.
+    spares: Vec<Batch>,
     /// The first is for rows without a rank.
     partitions: Vec<Partition>,
     calls: Vec<Call>,
@@ -83,7 +86,8 @@ pub struct Parts {
 impl Parts {
     pub fn new(folder: PathBuf) -> Result<Parts> {
         let formats = Table::ALL.iter().map(|table| Format::new(*table)).collect::<Result<_, _>>()?;
-        Ok(Parts { folder, formats, partitions: vec![Partition::default()], ..Parts::default() })
+        let spares = Table::ALL.iter().map(|table| Batch::new(*table)).collect();
+        Ok(Parts { folder, formats, spares, partitions: vec![Partition::default()], ..Parts::default() })
     }
 
     /// The first error since the last call.
@@ -196,13 +200,14 @@ impl Parts {
 
     /// Encodes the whole rows of a batch. Writes row groups if one is full, or all take too much memory.
     fn encode(&mut self, partition: usize, table: Table) -> Result<()> {
-        let Parts { partitions, formats, calls, .. } = self;
+        let Parts { partitions, formats, calls, spares, .. } = self;
+        let are_few = partitions.len() <= FEW_PARTITIONS;
         let part = partitions.get_mut(partition).and_then(|it| it.parts.get_mut(table as usize));
         let (Some(Some(part)), Some(format)) = (part, formats.get(table as usize)) else { return Ok(()) };
-        if part.batch.whole_rows() == 0 {
+        let Some(spare) = spares.get_mut(table as usize).filter(|_| part.batch.whole_rows() > 0) else {
             return Ok(());
-        }
-        let Part { batch, spare, group, .. } = part;
+        };
+        let Part { batch, group, .. } = part;
         batch.move_open(spare, |call, row| {
             if let Some(call) = calls.get_mut(call as usize) {
                 call.place.row = row;
@@ -212,7 +217,10 @@ impl Parts {
         let group = group.get_or_insert_with(|| Group::new(table, format));
         group.add(spare)?;
         self.rows = self.rows.saturating_sub(spare.rows());
-        spare.clear();
+        match are_few {
+            true => spare.clear(),
+            false => *spare = Batch::new(table),
+        }
         if group.rows >= GROUP {
             return self.write_group(partition, table);
         }
