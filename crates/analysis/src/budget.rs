@@ -124,7 +124,7 @@ impl ForgoneFunction {
         if self.level == Level::Recorded {
             return;
         }
-        self.unhooked_ns += ns;
+        self.unhooked_ns = self.unhooked_ns.saturating_add(ns);
         let listed = self.unhooked.len();
         match self.unhooked.last_mut() {
             // A line at the end repeats the current state.

@@ -11,13 +11,12 @@ use anyhow::{Result, bail};
 
 use crate::recent::Recent;
 use crate::{Figures, Usage};
-use gpurec_trace::bounds::BytesLeft;
+use gpurec_trace::bounds::{BytesLeft, COMMANDS};
 use gpurec_trace::{Body, Finish, Found, Gpu, Line, Notes, Process};
 
-/// Limits on processes whose ranks are remembered, on words of one command, and on bytes of all commands.
+/// Limits on processes whose ranks are remembered, and on words of one command.
 const MOST: usize = 65_536;
 const WORDS: usize = 64;
-const COMMANDS: usize = 32 << 20;
 /// Bytes that a word takes in addition to its text.
 const EACH: usize = 64;
 

@@ -32,7 +32,7 @@ use super::usage::Usage;
 use cost::Prices;
 use ended::Ended;
 use gpurec_cuda::{Api, FunctionTraits};
-use gpurec_trace::bounds::{BytesLeft, Entries, MOST_LIVE, MOST_OPEN, Sums};
+use gpurec_trace::bounds::{BytesLeft, COMMANDS, Entries, MOST_LIVE, MOST_OPEN, Sums};
 use gpurec_trace::hash::Map;
 use gpurec_trace::tree::{self, Call, Calls};
 use gpurec_trace::{Begin, Body, Dump, End, EndKind, Finish, GpuAccount, Header, InFlight, Line, Notes};
@@ -44,10 +44,9 @@ pub use cost::PaidCalls;
 /// Limit on distinct processes and threads; a trace exceeds it only if a program forks without end.
 const MOST: usize = 65_536;
 
-/// Limits on bytes of function names, listed library data, commands, and probes that lost events.
+/// Limits on bytes of function names, listed library data, and probes that lost events.
 const FUNCTION_NAMES: usize = 16 << 20;
 const LIBRARIES: usize = 8 << 20;
-const COMMANDS: usize = 32 << 20;
 const LOST: usize = 8 << 20;
 const STEPPED: usize = 4 << 20;
 /// Bytes that an entry takes in addition to its text.
@@ -116,7 +115,7 @@ pub struct Summary {
     /// The recorder's own list, which is more exact: the exit of a thread has no line.
     recorder_in_flight: Option<Vec<InFlight>>,
     /// The figures of the `end` line, for a trace without events.
-    stored: Option<serde_json::Value>,
+    stored: Option<Box<Figures>>,
     pub(super) memories: Memories,
     pub(super) transfers: Transfers,
     pub(super) stacks: Stacks,
@@ -445,7 +444,7 @@ impl Summary {
         if let Some(account) = &finish.gpu {
             self.gpu.account(account.clone());
         }
-        self.stored = Some(finish.summary.clone());
+        self.stored = Figures::from_json(&finish.summary).ok().map(Box::new);
     }
 
     /// The figures of a recording that ends at `at_ns`, the ts of its `end` line.
@@ -540,9 +539,8 @@ impl Summary {
             && self.driver.is_empty()
             && !figures.is_part
             && let Some(stored) = &self.stored
-            && let Ok(stored) = Figures::from_json(stored)
         {
-            figures = stored;
+            figures = (**stored).clone();
         }
         if let Some((from, to)) = notes.window {
             let [from, to] = [from, to].map(|at| at.saturating_sub(self.from_ns));

@@ -16,6 +16,9 @@ pub const LONGEST_NAME: usize = 8 << 10;
 /// table holds without growing. Ten thousand threads are in some twenty calls each.
 pub const MOST_OPEN: usize = 7 << 15;
 
+/// The most bytes of commands of processes that a reader keeps. Its tables and documents have each several times.
+pub const COMMANDS: usize = 8 << 20;
+
 /// The most live allocations tracked, in all processes together: as many as a hash table holds without growing.
 pub const MOST_LIVE: usize = 7 << 16;
 

@@ -12,7 +12,7 @@ pub const LONGEST: usize = 16 << 20;
 
 /// The parts of a line longer than this are counted, since each part takes many times its bytes when it is parsed.
 const LONG: usize = 256 << 10;
-const MOST_OBJECTS: usize = 1 << 17;
+const MOST_OBJECTS: usize = 1 << 16;
 const MOST_VALUES: usize = 2 << 20;
 
 /// Whether a line is allowed in a trace.

@@ -7,7 +7,7 @@ use super::sink::Sink;
 pub use super::sink::{Process, Space, Track};
 use super::streams::Streams;
 use crate::gpu::StreamKey;
-use gpurec_trace::bounds::{BytesLeft, short};
+use gpurec_trace::bounds::{BytesLeft, COMMANDS, short};
 use gpurec_trace::hash::Map;
 
 /// Limit on distinct threads; a trace exceeds it only if a program creates threads without end.
@@ -15,8 +15,7 @@ const MOST_THREADS: usize = 262_144;
 const MOST_PROCESSES: usize = 65_536;
 const MOST_LANES: usize = 16_384;
 
-/// Limit on bytes of the commands of all processes, and the allocator's overhead of each word.
-const COMMANDS: usize = 32 << 20;
+/// The allocator's overhead of each word of a command.
 const EACH: usize = 32;
 
 /// Limit on memory spaces with a counter in a process; there are seven.

@@ -190,7 +190,7 @@ fn copies(page: &mut Page, gpu: &GpuFigures) {
 pub fn counts(account: &GpuAccount) -> String {
     let GpuAccount { launches, api, delivered, .. } = account;
     let agree =
-        launches == api && api == delivered && account.dropped + account.unmatched + account.before == 0;
+        launches == api && api == delivered && [account.dropped, account.unmatched, account.before] == [0; 3];
     let agree = if agree { ": they agree" } else { "" };
     format!(
         "GPU accounting: {} recorded, {api} seen by CUPTI, {} delivered{agree}",

@@ -39,8 +39,8 @@ impl All {
         let reports = views.into_iter().map(|(kind, mut view)| {
             context.unknown_figures.clear();
             context.unanswered = false;
-            let mut report = answer(kind, &mut *view, &mut context);
-            report.data(context.processes());
+            // The figures name the processes, once.
+            let report = answer(kind, &mut *view, &mut context);
             report.page(kind.name, kind.what, &context.sentences(false))
         });
         let reports = reports.collect();

@@ -12,13 +12,12 @@ use crate::table::{Table, long, number};
 use crate::unknown::{About, NO_END, unknown};
 use crate::{Figures, Summary};
 use gpurec_trace::Reasons;
-use gpurec_trace::bounds::{BytesLeft, entry};
+use gpurec_trace::bounds::{BytesLeft, COMMANDS, entry};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Body, Line, Notes, Process};
 
-/// Limits on processes with names, and on bytes of their commands.
+/// Limit on processes with names.
 const MOST: usize = 65_536;
-const COMMANDS: usize = 32 << 20;
 
 /// Maximum number of processes named below a view.
 pub const NAMED: usize = 10;

@@ -14,7 +14,7 @@ pub const KIND: Kind =
 
 /// Limits on distinct spaces of processes, on those with a curve, and on curves in text output.
 const MOST: usize = 65_536;
-const CURVES: usize = 256;
+const CURVES: usize = 64;
 /// Longest name of a space, in bytes.
 const LONGEST: usize = 64;
 const SHOWN: usize = 3;

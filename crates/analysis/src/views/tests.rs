@@ -17,7 +17,7 @@ fn kind(name: &str) -> &'static Kind {
 pub fn json_of(name: &str, file: &Path, config: &ReportConfig) -> Value {
     let config = ReportConfig { format: Format::Json, ..config.clone() };
     let (report, context) = run(kind(name), file, &config).unwrap();
-    report.json(name, "FILE", &context.sentences(false))
+    serde_json::to_value(report.json(name, "FILE", &context.sentences(false))).unwrap()
 }
 
 pub fn text_of(name: &str, file: &Path, config: &ReportConfig) -> String {
