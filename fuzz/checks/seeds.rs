@@ -1,7 +1,7 @@
 //! What the fuzzer begins with.
 //! In: a folder.
 //! Out: a folder for each target with a few small valid inputs, generated each time: files from the machine's own
-//! compiler, records from the wire's structs, lines of the committed traces, budgets as in docs/gates.md. None of it is
+//! compiler, records from the wire's structs, lines of the committed traces, small traces that are crafted against readers, budgets as in docs/gates.md. None of it is
 //! NVIDIA's.
 
 use std::fs;
@@ -13,6 +13,13 @@ use gpurec::wire;
 #[path = "../../crates/analysis/src/ranks/made/mod.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod job;
+
+#[path = "../../crates/analysis/examples/crafted/mod.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod crafted;
+
+/// The longest input; the limit on those of the fuzzer is a little higher.
+const ROOM: usize = 7500;
 
 pub fn seeds(folder: &Path) {
     elf(&made(folder, "elf"));
@@ -353,6 +360,22 @@ fn jsonl(folder: &Path) {
         put(folder, &format!("packed-{at}"), 0, &packed);
     }
     put(folder, "clocks", 0, (CLOCKS.join("\n") + "\n").as_bytes());
+    each_crafted(|at, kind, trace| put(folder, kind, (at * 7) as u8, trace));
+}
+
+/// A small trace of each kind that is crafted against readers.
+fn each_crafted(put: impl Fn(usize, &str, &[u8])) {
+    for (at, kind) in crafted::all().enumerate() {
+        let mut trace = Vec::new();
+        kind.write(&mut trace, crafted::Size { items: 8, long: 60, seed: at as u64 }).unwrap();
+        put(at, &format!("crafted-{}", kind.name), whole_lines(&trace, ROOM));
+    }
+}
+
+/// The lines that fit.
+fn whole_lines(trace: &[u8], most: usize) -> &[u8] {
+    let part = &trace[..trace.len().min(most)];
+    &part[..part.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)]
 }
 
 /// The clocks of a machine, in the header and in a `clock` line.
@@ -385,7 +408,6 @@ fn budget(folder: &Path) {
 
 /// The first lines of the traces of small jobs.
 fn ranks(folder: &Path) {
-    const ROOM: usize = 7500;
     for seed in 0..24_u64 {
         let ranks = 2 + (seed % 2) as u32;
         let plan = job::Plan {
@@ -402,13 +424,9 @@ fn ranks(folder: &Path) {
             ..job::Plan::default()
         };
         let (outputs, _) = job::Job::new(plan, |_| Ok(Vec::new())).unwrap().run().unwrap();
-        let parts: Vec<&[u8]> = outputs
-            .iter()
-            .map(|trace| {
-                let part = &trace[..trace.len().min(ROOM / ranks as usize)];
-                &part[..part.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)]
-            })
-            .collect();
+        let parts: Vec<&[u8]> =
+            outputs.iter().map(|trace| whole_lines(trace, ROOM / ranks as usize)).collect();
         put(folder, &format!("job-{seed}"), (seed * 11) as u8, &parts.join(&0xff));
     }
+    each_crafted(|at, kind, trace| put(folder, kind, 192 + (at % 64) as u8, trace));
 }

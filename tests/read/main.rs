@@ -7,6 +7,7 @@
 //! Not here: golden texts; each view keeps its own.
 
 mod bounds;
+mod crafted;
 mod gpu;
 mod html;
 mod shown;
