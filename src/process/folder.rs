@@ -1,16 +1,21 @@
 //! Which folders and files no other user can change or exchange. What gpurec writes to be loaded or executed later must
 //! be in such a folder.
 
+use std::ffi::CString;
 use std::fs::{self, Metadata};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
+use nix::errno::Errno;
+use nix::libc;
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 const STICKY: u32 = 0o1000;
-const OTHERS_WRITE: u32 = 0o022;
+const GROUP_WRITES: u32 = 0o020;
+const ALL_WRITE: u32 = 0o002;
 
 /// The path without symbolic links, if only root and this user can change what it leads to. Each folder of it, and the
 /// last part itself, belongs to one of them. Where others may write to a folder, it is sticky: they can add names, but
@@ -20,7 +25,7 @@ const OTHERS_WRITE: u32 = 0o022;
 pub fn guarded(path: &Path, uid: u32) -> io::Result<PathBuf> {
     let real = path.canonicalize()?;
     for part in real.ancestors() {
-        if let Some(why) = weakness(&fs::symlink_metadata(part)?, uid) {
+        if let Some(why) = weakness(part, uid)? {
             return Err(io::Error::other(format!("{} {why}", part.display())));
         }
     }
@@ -28,16 +33,40 @@ pub fn guarded(path: &Path, uid: u32) -> io::Result<PathBuf> {
 }
 
 /// Why others can change or exchange what is in a folder, or the content of a file.
-fn weakness(part: &Metadata, uid: u32) -> Option<&'static str> {
+fn weakness(path: &Path, uid: u32) -> io::Result<Option<&'static str>> {
+    let part = fs::symlink_metadata(path)?;
     let is_kept = part.is_dir() && part.mode() & STICKY != 0;
-    if part.uid() != 0 && part.uid() != uid {
+    Ok(if part.uid() != 0 && part.uid() != uid {
         Some("belongs to another user")
     } else if part.is_symlink() {
         Some("has become a symbolic link")
-    } else if part.mode() & OTHERS_WRITE != 0 && !is_kept {
+    } else if !is_kept && others_write(path, &part)? {
         Some("can be written by other users")
     } else {
         None
+    })
+}
+
+/// A group with the number of its user is that user's own: where each user has such a group, as on Ubuntu, new folders
+/// are writable for it. In the mode of a file with an access list the group's bits are the list's.
+fn others_write(path: &Path, part: &Metadata) -> io::Result<bool> {
+    if part.mode() & (GROUP_WRITES | ALL_WRITE) == GROUP_WRITES && part.gid() == part.uid() {
+        return has_access_list(path);
+    }
+    Ok(part.mode() & (GROUP_WRITES | ALL_WRITE) != 0)
+}
+
+fn has_access_list(path: &Path) -> io::Result<bool> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: both are strings; with length 0 Linux writes nothing.
+    let size = unsafe {
+        libc::lgetxattr(path.as_ptr(), c"system.posix_acl_access".as_ptr(), std::ptr::null_mut(), 0)
+    };
+    match Errno::last() {
+        _ if size >= 0 => Ok(true),
+        // There is none, or the file system has none.
+        Errno::ENODATA | Errno::ENOTSUP => Ok(false),
+        errno => Err(errno.into()),
     }
 }
 
@@ -127,7 +156,7 @@ mod tests {
     #[test]
     fn a_folder_that_others_can_change_is_refused() {
         let folder = Folder::new();
-        for (mode, is_good) in [(0o700, true), (0o755, true), (0o1777, true), (0o777, false), (0o770, false)]
+        for (mode, is_good) in [(0o700, true), (0o755, true), (0o1777, true), (0o777, false), (0o772, false)]
         {
             let (outer, inner) = (format!("{mode:o}"), format!("{mode:o}/inner"));
             let outer = folder.make(&outer, mode, own());
@@ -146,6 +175,38 @@ mod tests {
         folder.change(&file, 0o1666, own());
         refused(&file, own(), "can be written by other users");
         refused(&folder.0.join("none"), own(), "No such file");
+    }
+
+    #[test]
+    fn a_group_of_several_users_makes_a_folder_unsafe_and_the_users_own_does_not() {
+        if own() != 0 {
+            eprintln!("SKIPPED: it changes groups, which needs root");
+            return;
+        }
+        let folder = Folder::new();
+        let shared = folder.make("shared", 0o775, NOBODY);
+        chown(&shared, None, Some(NOBODY)).unwrap();
+        assert!(guarded(&shared, NOBODY).is_ok());
+        chown(&shared, None, Some(NOBODY - 1)).unwrap();
+        refused(&shared, NOBODY, "can be written by other users");
+        chown(&shared, None, Some(NOBODY)).unwrap();
+        // An entry for user 1, with the entries that each list has: kind, rights, number.
+        let entries: [(u16, u16, u32); 5] =
+            [(1, 7, u32::MAX), (2, 7, 1), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
+        let mut list = 2u32.to_le_bytes().to_vec();
+        for (kind, rights, number) in entries {
+            list.extend(kind.to_le_bytes());
+            list.extend(rights.to_le_bytes());
+            list.extend(number.to_le_bytes());
+        }
+        let path = CString::new(shared.as_os_str().as_bytes()).unwrap();
+        let name = c"system.posix_acl_access".as_ptr();
+        // SAFETY: strings, and a list with its length.
+        if unsafe { libc::lsetxattr(path.as_ptr(), name, list.as_ptr().cast(), list.len(), 0) } == 0 {
+            refused(&shared, NOBODY, "can be written by other users");
+        } else {
+            assert_eq!(Errno::last(), Errno::ENOTSUP);
+        }
     }
 
     #[test]
