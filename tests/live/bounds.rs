@@ -41,6 +41,17 @@ fn two_hundred_thousand_long_kernel_names() {
     });
 }
 
+/// The names of launched kernels are in the tables of the recorder, and in its summary.
+#[test]
+fn two_hundred_thousand_launches_of_long_kernel_names() {
+    live(|room| {
+        let trace = record(room, &["--summary-only", "--lossless"], &["launches", "200000"]);
+        assert_eq!((trace.complete(), trace.lost()), (false, 0));
+        assert_eq!(trace.codes(), ["table_full"], "{:?}", trace.reasons());
+        assert_eq!(*figure(&trace.end["summary"], "kernel_launches"), 200_000);
+    });
+}
+
 /// The `end` line lists these calls, up to a limit.
 #[test]
 fn threads_without_end_that_die_in_calls() {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use super::figures::{Finding, KernelFigures, OTHERS, truncate};
+use super::figures::{Finding, KernelFigures, OTHERS};
 use super::stacks::{Places, Site, Stacks};
 use super::units::decimal;
 use gpurec_trace::Launch;
@@ -106,10 +106,11 @@ impl Kernels {
 
     /// The most launched kernels, and the number left out.
     pub fn finish(&self) -> (Vec<KernelFigures>, u64) {
-        let mut all: Vec<KernelFigures> = self.kernels.iter().filter_map(Kernel::figures).collect();
+        // By reference: only the names that are listed are copied.
+        let mut all: Vec<&Kernel> = self.kernels.iter().filter(|kernel| kernel.launches > 0).collect();
         all.sort_by(|a, b| b.launches.cmp(&a.launches).then_with(|| a.name.cmp(&b.name)));
-        let more = truncate(&mut all, LISTED);
-        (all, more)
+        let listed = all.iter().take(LISTED).map(|kernel| kernel.figures()).collect();
+        (listed, all.len().saturating_sub(LISTED) as u64)
     }
 
     /// `waited_ns` is how long a process waited for the GPU. If that exceeds the time of its launches, the GPU is the
@@ -143,19 +144,15 @@ impl Pace {
 }
 
 impl Kernel {
-    /// None if no launch succeeded.
-    fn figures(&self) -> Option<KernelFigures> {
-        if self.launches == 0 {
-            return None;
-        }
+    fn figures(&self) -> KernelFigures {
         let most = self.shapes.iter().max_by(|a, b| (a.1, b.0).cmp(&(b.1, a.0)));
         let (grid, block) = most.map_or((None, None), |(shape, _)| *shape);
-        Some(KernelFigures {
+        KernelFigures {
             name: self.name.to_string(),
             launches: self.launches,
             grid,
             block,
             shapes: self.shapes.len() as u64,
-        })
+        }
     }
 }
