@@ -53,10 +53,11 @@ pub fn files_of(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
             name.ends_with(".jsonl") || name.ends_with(".jsonl.zst")
         };
         let entries = std::fs::read_dir(path).with_context(named)?;
-        let all: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-        let mut found: Vec<PathBuf> = all.iter().filter(|path| is_trace(path)).cloned().collect();
+        let all = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let (traces, others): (Vec<PathBuf>, Vec<PathBuf>) = all.partition(|path| is_trace(path));
+        let mut found = regular(path, traces);
         if found.is_empty() {
-            found = all.into_iter().filter(|path| is_document(path)).collect();
+            found = regular(path, others.into_iter().filter(|path| is_document(path)).collect());
         }
         if found.is_empty() {
             bail!(
@@ -68,6 +69,22 @@ pub fn files_of(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
         files.extend(found);
     }
     Ok(files)
+}
+
+/// Those that are regular files, and links to such. Others may have put a FIFO there, or a link to a device, which never
+/// ends.
+fn regular(folder: &Path, files: Vec<PathBuf>) -> Vec<PathBuf> {
+    let is_regular = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|about| about.is_file());
+    let (found, odd): (Vec<PathBuf>, Vec<PathBuf>) = files.into_iter().partition(is_regular);
+    if let Some(first) = odd.first() {
+        let first = first.file_name().map(|name| ui::name(Path::new(name))).unwrap_or_default();
+        let more = match odd.len() {
+            1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        ui::say(&format!("{}: {first}{more} left out, since only regular files are read", ui::name(folder)));
+    }
+    found
 }
 
 /// Reads the traces. An error: none can be read.
