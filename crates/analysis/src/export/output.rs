@@ -84,16 +84,36 @@ fn open(path: Option<&Path>) -> io::Result<To> {
     let Some(path) = path else { return Ok(To::Plain(Box::new(stdout().lock()))) };
     // Permissions as for a trace: the content about processes is only for their owner.
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
+    options.write(true).create(true).truncate(false);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let file = options.open(path).map_err(|error| explain(path, &error))?;
+    empty(&file).map_err(|error| explain(path, &error))?;
     let packs = path.extension().is_some_and(|extension| extension == "zst");
     Ok(if packs {
         To::Zstd(Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?)
     } else {
         To::Plain(Box::new(file))
     })
+}
+
+/// Empties a regular file, unless gpurec writes it now: a recorder has its trace locked.
+fn empty(file: &File) -> io::Result<()> {
+    if !file.metadata()?.is_file() {
+        return Ok(());
+    }
+    #[cfg(unix)]
+    {
+        // SAFETY: a descriptor of ours, and plain integers.
+        let locked =
+            unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(file), libc::LOCK_EX | libc::LOCK_NB) };
+        let error = io::Error::last_os_error();
+        // Some file systems have no locks.
+        if locked != 0 && error.kind() == io::ErrorKind::WouldBlock {
+            return Err(io::Error::new(error.kind(), "another gpurec is writing it"));
+        }
+    }
+    file.set_len(0)
 }
 
 fn explain(path: &Path, error: &io::Error) -> io::Error {
