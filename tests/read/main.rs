@@ -11,6 +11,7 @@ mod crafted;
 mod gpu;
 mod html;
 mod shown;
+mod strangers;
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -12,6 +12,7 @@ mod categories;
 pub mod check;
 #[cfg(feature = "cli")]
 pub mod cli;
+mod dataset;
 mod devices;
 pub mod diff;
 mod driver;

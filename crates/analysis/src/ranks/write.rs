@@ -15,6 +15,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
 use super::clocks::HostClock;
+use crate::dataset::{Folder, Hidden};
 use crate::ui;
 
 /// As docs/fleet.md and python/src/gpurec/columns.json have them.
@@ -63,26 +64,23 @@ fn rows(clocks: &[HostClock]) -> (Vec<Row>, Vec<String>) {
 
 pub fn write_clocks(folder: &Path, clocks: &[HostClock]) -> Result<Vec<String>> {
     let (rows, said) = rows(clocks);
-    let folder = folder.join("clocks");
-    let failed = || format!("{} cannot be written: give --write-clocks another folder", ui::name(&folder));
-    fs::create_dir_all(&folder).with_context(failed)?;
-    // Engines do not read names that begin with a dot.
-    let hidden = folder.join(format!(".part-{}.tmp", std::process::id()));
-    let written =
-        write(&hidden, &rows).and_then(|()| Ok(fs::rename(&hidden, folder.join("part-0.parquet"))?));
-    if written.is_err() {
-        let _ = fs::remove_file(&hidden);
-    }
-    written.with_context(failed)?;
-    // A name is on the disk only when its folder is. On other systems a folder cannot be opened as a file.
-    #[cfg(unix)]
-    File::open(&folder).and_then(|folder| folder.sync_all()).with_context(failed)?;
+    let failed = || {
+        let shown = folder.join("clocks");
+        format!("{} cannot be written: give --write-clocks another folder", ui::name(&shown))
+    };
+    let clocks = Folder::given(folder).and_then(|dataset| dataset.make(Path::new("clocks")));
+    let clocks = Arc::new(clocks.with_context(failed)?);
+    let (file, hidden) = Hidden::create(&clocks).with_context(failed)?;
+    write(file, &rows).with_context(failed)?;
+    fs::rename(hidden.path(), clocks.at("part-0.parquet")).with_context(failed)?;
+    // A name is on the disk only when its folder is.
+    clocks.sync().with_context(failed)?;
     Ok(said)
 }
 
-fn write(path: &Path, rows: &[Row]) -> Result<()> {
+fn write(file: File, rows: &[Row]) -> Result<()> {
     let schema = Arc::new(parse_message_type(COLUMNS)?);
-    let mut file = SerializedFileWriter::new(File::create(path)?, schema, Arc::new(WriterProperties::new()))?;
+    let mut file = SerializedFileWriter::new(file, schema, Arc::new(WriterProperties::new()))?;
     let mut group = file.next_row_group()?;
     for index in 0.. {
         let Some(mut column) = group.next_column()? else { break };
@@ -137,6 +135,32 @@ mod tests {
             stepped_ns: 10,
             said: Vec::new(),
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn no_link_leads_the_clocks_elsewhere() {
+        use std::os::unix::fs::symlink;
+        let folder = std::env::temp_dir().join(format!("gpurec-clocks-link-{}", std::process::id()));
+        let (victim, dataset) = (folder.join("victim"), folder.join("dataset"));
+        fs::create_dir_all(dataset.join("clocks")).unwrap();
+        fs::write(&victim, "a letter").unwrap();
+        let clocks = [clock("a", 1.0, Some(1.0))];
+        // The names that it would use first.
+        let hidden = format!(".part-{}", std::process::id());
+        for name in [format!("{hidden}.tmp"), format!("{hidden}-0.tmp"), "part-0.parquet".to_owned()] {
+            symlink(&victim, dataset.join("clocks").join(name)).unwrap();
+        }
+        write_clocks(&dataset, &clocks).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "a letter");
+        assert!(!fs::symlink_metadata(dataset.join("clocks/part-0.parquet")).unwrap().is_symlink());
+        fs::remove_dir_all(dataset.join("clocks")).unwrap();
+        fs::create_dir(folder.join("elsewhere")).unwrap();
+        symlink(folder.join("elsewhere"), dataset.join("clocks")).unwrap();
+        let error = format!("{:#}", write_clocks(&dataset, &clocks).unwrap_err());
+        assert!(error.contains("is a symbolic link"), "{error}");
+        assert_eq!(fs::read_dir(folder.join("elsewhere")).unwrap().count(), 0);
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

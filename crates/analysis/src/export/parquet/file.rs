@@ -2,10 +2,8 @@
 //!
 //! In: row groups. Out: a whole Parquet file, on the disk for certain. Not here: its final name (folder.rs).
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fs::File;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use parquet::file::metadata::KeyValue;
@@ -13,6 +11,7 @@ use parquet::file::writer::SerializedFileWriter;
 
 use super::chunk::{Format, Group};
 use super::columns::Table;
+use crate::dataset::{Folder, Hidden};
 use crate::ui;
 
 /// The version of the columns. Columns may be added under the same number.
@@ -39,22 +38,6 @@ impl Facts {
     }
 }
 
-/// A file that is deleted on drop.
-pub struct Hidden(PathBuf);
-
-impl Drop for Hidden {
-    fn drop(&mut self) {
-        // Once it is published, nothing has this name.
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
-impl Hidden {
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
 pub struct PartFile {
     // The writer goes first, since an open file cannot be deleted everywhere.
     writer: SerializedFileWriter<File>,
@@ -69,31 +52,11 @@ pub struct Written {
     pub rank: Option<u32>,
 }
 
-/// A file with a name that nothing else writes to: other threads, processes and machines may write into the folder too.
-/// Engines do not read names that begin with a dot.
-fn new_file(folder: &Path) -> io::Result<(File, Hidden)> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    loop {
-        let name = format!(".part-{}-{}.tmp", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = folder.join(name);
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        // Permissions as for a trace.
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        match options.open(&path) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            opened => return opened.map(|file| (file, Hidden(path))),
-        }
-    }
-}
-
 impl PartFile {
-    pub fn create(folder: &Path, table: Table, format: &Format) -> Result<PartFile> {
-        let folder = folder.join(table.name());
-        let failed = || format!("{} cannot be written: give -o another folder", ui::name(&folder));
-        fs::create_dir_all(&folder).with_context(failed)?;
-        let (file, hidden) = new_file(&folder).with_context(failed)?;
+    /// `folder`: that of the table.
+    pub fn create(folder: &Arc<Folder>, format: &Format) -> Result<PartFile> {
+        let failed = || format!("{} cannot be written: give -o another folder", ui::name(folder.path()));
+        let (file, hidden) = Hidden::create(folder).with_context(failed)?;
         let writer = SerializedFileWriter::new(file, format.schema.clone(), format.properties.clone())?;
         Ok(PartFile { writer, hidden })
     }

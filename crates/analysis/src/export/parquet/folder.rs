@@ -5,8 +5,9 @@
 //! double its rows. Not here: what is in the files.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -14,14 +15,18 @@ use anyhow::{Context, Result};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use super::columns::Table;
-use super::file::{Facts, Hidden, TRACE_KEY, Written};
+use super::file::{Facts, TRACE_KEY, Written};
+use crate::dataset::{self, Folder, Hidden};
 use crate::ui;
 
 /// The value of a partition key that is not known, as Hive, Spark and DuckDB have it.
 const UNKNOWN: &str = "__HIVE_DEFAULT_PARTITION__";
 
+/// A file with longer metadata is no part of gpurec's.
+const MOST_METADATA: u32 = 64 << 20;
+
 /// Gives the parts their names, in their order.
-pub fn publish(folder: &Path, facts: &Facts, parts: Vec<Written>) -> Result<()> {
+pub fn publish(dataset: &Path, facts: &Facts, parts: Vec<Written>) -> Result<()> {
     // Else two copies of one trace would not see each other.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
@@ -29,39 +34,43 @@ pub fn publish(folder: &Path, facts: &Facts, parts: Vec<Written>) -> Result<()> 
     let ranks: BTreeSet<u32> = parts.iter().filter_map(|part| part.rank).collect();
     // Rows without a rank belong to the only rank of the trace.
     let (only_job, only_rank) = (only(&jobs).map(|job| job.to_string()), only(&ranks).copied());
+    // Paths in the dataset.
     let mut places: Vec<(PathBuf, Hidden)> = Vec::new();
     let mut partitions = BTreeSet::from([keys(None, facts, None)]);
     for Written { file, table, job, rank } in parts {
         let rank = rank.or(only_rank).map(|rank| rank.to_string());
         let keys = keys(job.or_else(|| only_job.clone()).as_deref(), facts, rank.as_deref());
-        places.push((folder.join(table.name()).join(&keys), file));
+        places.push((Path::new(table.name()).join(&keys), file));
         partitions.insert(keys);
     }
     let mut changed = BTreeSet::new();
-    remove_elsewhere(folder, facts.trace, &partitions, &places)?;
-    let mut replaced: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
+    let root = Folder::given(dataset)?;
+    remove_elsewhere(&root, facts.trace, &partitions, &places)?;
+    let mut replaced: Vec<(PathBuf, Vec<OsString>)> = Vec::new();
     for (place, hidden) in &places {
-        let failed = || format!("{} cannot be written: give -o another folder", ui::name(place));
-        fs::create_dir_all(place).with_context(failed)?;
+        let failed =
+            || format!("{} cannot be written: give -o another folder", ui::name(&dataset.join(place)));
+        let folder = root.make(place).with_context(failed)?;
         let old = match replaced.iter().position(|(known, _)| known == place) {
             Some(at) => at,
             None => {
-                replaced.push((place.clone(), parts_of(place, facts.trace).with_context(failed)?));
+                replaced.push((place.clone(), parts_of(&folder, facts.trace).with_context(failed)?));
                 replaced.len() - 1
             }
         };
         let old = replaced.get_mut(old).and_then(|(_, old)| old.pop());
         match old {
-            Some(old) => fs::rename(hidden.path(), old).with_context(failed)?,
-            None => add(place, hidden.path()).with_context(failed)?,
+            Some(old) => fs::rename(hidden.path(), folder.at(old)).with_context(failed)?,
+            None => add(&folder, &hidden.path()).with_context(failed)?,
         }
-        changed.extend(place.ancestors().take_while(|it| it.starts_with(folder)).map(Path::to_path_buf));
+        changed.extend(place.ancestors().map(Path::to_path_buf));
     }
-    for old in replaced.into_iter().flat_map(|(_, old)| old) {
-        fs::remove_file(&old)?;
+    for (place, old) in replaced.iter().filter(|(_, old)| !old.is_empty()) {
+        let folder = root.make(place)?;
+        old.iter().try_for_each(|old| fs::remove_file(folder.at(old)))?;
     }
     // A name is on the disk only when its folder is.
-    changed.iter().try_for_each(|folder| sync(folder)).map_err(Into::into)
+    changed.iter().try_for_each(|place| root.make(place)?.sync()).map_err(Into::into)
 }
 
 /// The folders of a partition below that of a table.
@@ -72,19 +81,20 @@ fn keys(job: Option<&str>, facts: &Facts, rank: Option<&str>) -> PathBuf {
 /// Removes parts of the trace where this export puts none: an earlier one may not have known the rank yet, or have had rows
 /// of more tables. It looks into these partitions alone. `meta` goes first, because a trace in it counts as exported.
 fn remove_elsewhere(
-    folder: &Path,
+    root: &Folder,
     trace: i64,
     partitions: &BTreeSet<PathBuf>,
     places: &[(PathBuf, Hidden)],
 ) -> Result<()> {
     let tables = Table::ALL.iter().filter(|table| **table != Table::Meta);
     for table in [Table::Meta].iter().chain(tables) {
-        for place in partitions.iter().map(|keys| folder.join(table.name()).join(keys)) {
-            if places.iter().any(|(known, _)| *known == place) || !place.is_dir() {
+        for place in partitions.iter().map(|keys| Path::new(table.name()).join(keys)) {
+            if places.iter().any(|(known, _)| *known == place) {
                 continue;
             }
-            for old in parts_of(&place, trace)? {
-                fs::remove_file(&old).with_context(|| ui::name(&old))?;
+            let Some(folder) = root.existing(&place)? else { continue };
+            for old in parts_of(&folder, trace)? {
+                fs::remove_file(folder.at(&old)).with_context(|| ui::name(&folder.path().join(&old)))?;
             }
         }
     }
@@ -118,30 +128,44 @@ pub fn is_plain(value: &str) -> bool {
 }
 
 /// The parts of a trace in a folder, the last first.
-fn parts_of(folder: &Path, trace: i64) -> io::Result<Vec<PathBuf>> {
+fn parts_of(folder: &Folder, trace: i64) -> io::Result<Vec<OsString>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "parquet") && trace_of(&path) == Some(trace)
+    for entry in fs::read_dir(folder.at("."))? {
+        let name = entry?.file_name();
+        if Path::new(&name).extension().is_some_and(|extension| extension == "parquet")
+            && trace_of(&folder.at(&name)) == Some(trace)
         {
-            found.push(path);
+            found.push(name);
         }
     }
     found.sort_by(|a, b| b.cmp(a));
     Ok(found)
 }
 
+/// None for what is no part: others may have put anything there.
 fn trace_of(path: &Path) -> Option<i64> {
-    let reader = SerializedFileReader::new(File::open(path).ok()?).ok()?;
+    let mut file = dataset::regular(path).ok()?;
+    if length_of_metadata(&mut file).ok()? > MOST_METADATA {
+        return None;
+    }
+    let reader = SerializedFileReader::new(file).ok()?;
     let pairs = reader.metadata().file_metadata().key_value_metadata()?;
     pairs.iter().find(|pair| pair.key == TRACE_KEY)?.value.as_ref()?.parse().ok()
 }
 
+/// As the end of a Parquet file has it: the length, and four bytes that name the format.
+fn length_of_metadata(file: &mut File) -> io::Result<u32> {
+    let mut length = [0; 4];
+    file.seek(SeekFrom::End(-8))?;
+    file.read_exact(&mut length)?;
+    Ok(u32::from_le_bytes(length))
+}
+
 /// The first free number. A link fails where the name exists, also if another process made it just now.
-fn add(folder: &Path, hidden: &Path) -> io::Result<()> {
+fn add(folder: &Folder, hidden: &Path) -> io::Result<()> {
     for number in 0_u64.. {
-        let path = folder.join(format!("part-{number}.parquet"));
-        if path.exists() {
+        let path = folder.at(format!("part-{number}.parquet"));
+        if fs::symlink_metadata(&path).is_ok() {
             continue;
         }
         return match fs::hard_link(hidden, &path) {
@@ -151,17 +175,6 @@ fn add(folder: &Path, hidden: &Path) -> io::Result<()> {
             Err(_) => fs::rename(hidden, &path),
         };
     }
-    Ok(())
-}
-
-#[cfg(unix)]
-fn sync(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
-/// On other systems a folder cannot be opened as a file.
-#[cfg(not(unix))]
-fn sync(_: &Path) -> io::Result<()> {
     Ok(())
 }
 

@@ -4,15 +4,18 @@
 //! together when the trace has ended. Rows stay in memory until a window is full, then encoded until a row group is:
 //! memory is bounded for any trace. Not here: what the cells mean (sink.rs), and the names of files (folder.rs).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::batch::Batch;
 use super::chunk::{Format, Group};
 use super::columns::Table;
 use super::file::{Facts, PartFile, Written};
 use super::folder::{is_plain, publish};
+use crate::dataset::Folder;
+use crate::ui;
 
 /// Whole rows of a table before they are encoded, and bytes of their texts. So few rows stay in the processor's cache.
 const WINDOW: usize = 1 << 13;
@@ -68,6 +71,8 @@ struct Call {
 #[derive(Default)]
 pub struct Parts {
     folder: PathBuf,
+    /// The folder of each table that has a file.
+    folders: Vec<Option<Arc<Folder>>>,
     formats: Vec<Format>,
     /// An empty batch of each table, which takes turns with those of the partitions.
     spares: Vec<Batch>,
@@ -87,7 +92,9 @@ impl Parts {
     pub fn new(folder: PathBuf) -> Result<Parts> {
         let formats = Table::ALL.iter().map(|table| Format::new(*table)).collect::<Result<_, _>>()?;
         let spares = Table::ALL.iter().map(|table| Batch::new(*table)).collect();
-        Ok(Parts { folder, formats, spares, partitions: vec![Partition::default()], ..Parts::default() })
+        let folders = vec![None; Table::ALL.len()];
+        let partitions = vec![Partition::default()];
+        Ok(Parts { folder, folders, formats, spares, partitions, ..Parts::default() })
     }
 
     /// The first error since the last call.
@@ -237,13 +244,20 @@ impl Parts {
     }
 
     fn write_group(&mut self, partition: usize, table: Table) -> Result<()> {
-        let Parts { partitions, formats, folder, .. } = self;
+        let Parts { partitions, formats, folder, folders, .. } = self;
         let part = partitions.get_mut(partition).and_then(|it| it.parts.get_mut(table as usize));
         let (Some(Some(part)), Some(format)) = (part, formats.get(table as usize)) else { return Ok(()) };
         let Some(group) = part.group.take() else { return Ok(()) };
         let file = match &mut part.file {
             Some(file) => file,
-            None => part.file.insert(PartFile::create(folder, table, format)?),
+            None => {
+                let Some(of_table) = folders.get_mut(table as usize) else { return Ok(()) };
+                let of_table = match of_table {
+                    Some(known) => known,
+                    None => of_table.insert(table_folder(folder, table)?),
+                };
+                part.file.insert(PartFile::create(of_table, format)?)
+            }
         };
         file.write(group)
     }
@@ -266,4 +280,10 @@ impl Parts {
         }
         publish(&self.folder, &self.facts, written)
     }
+}
+
+fn table_folder(dataset: &Path, table: Table) -> Result<Arc<Folder>> {
+    let made = Folder::given(dataset).and_then(|dataset| dataset.make(Path::new(table.name())));
+    let failed = || format!("{} cannot be written: give -o another folder", ui::name(dataset));
+    made.map(Arc::new).with_context(failed)
 }
