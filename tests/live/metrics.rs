@@ -25,14 +25,14 @@ const LIBRARIES: &str = concat!(env!("OUT_DIR"), "/demo");
 /// The Accept header of a client that prefers OpenMetrics.
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
 
-struct Answer {
-    status: u16,
+pub struct Answer {
+    pub status: u16,
     head: String,
     body: String,
 }
 
 /// One exchange with a server on this machine.
-fn ask(port: u16, request: &str) -> Option<Answer> {
+pub fn ask(port: u16, request: &str) -> Option<Answer> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     stream.write_all(request.as_bytes()).ok()?;
@@ -51,7 +51,7 @@ fn get(port: u16, path: &str, accept: &str) -> Answer {
 }
 
 /// The port that Linux gave to a recording with port 0.
-fn port_of(recording: &Started) -> u16 {
+pub fn port_of(recording: &Started) -> u16 {
     let mut port = None;
     eventually("the address of the metrics", || {
         let said = recording.stderr();

@@ -35,7 +35,7 @@ impl Session<'_> {
         let (voice, quiet) = (self.screen.voice(), self.config.quiet);
         let say = move |sentence: &str| {
             if !quiet {
-                let _ = voice.say(ui::clean_lines(&format!("gpurec: {sentence}\n")), 0);
+                let _ = voice.say(format!("gpurec: {}\n", ui::clean(sentence)), 0);
             }
         };
         let start = SystemTime::UNIX_EPOCH + Duration::from_nanos(start.realtime);

@@ -315,7 +315,9 @@ fn judge(answer: &[u8]) -> Sent {
     let body = answer.get(end + 4..).unwrap_or_default();
     let line = head.lines().next().unwrap_or_default();
     let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse::<u16>().ok());
-    let said = || line.chars().filter(|c| !crate::ui::is_unsafe(*c)).take(100).collect::<String>();
+    // One line, whatever the receiver says.
+    let shown = |text: &str, most| crate::ui::clean(&text.chars().take(most).collect::<String>());
+    let said = || shown(line, 100);
     match status {
         Some(200..=299) => {
             let partial = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
@@ -325,8 +327,7 @@ fn judge(answer: &[u8]) -> Sent {
             match rejected {
                 0 => Sent::Taken,
                 rejected => {
-                    let why: String =
-                        partial["errorMessage"].as_str().unwrap_or_default().chars().take(200).collect();
+                    let why = shown(partial["errorMessage"].as_str().unwrap_or_default(), 200);
                     Sent::InPart(format!("{rejected} points were rejected: {why}"))
                 }
             }
@@ -382,6 +383,10 @@ mod unit {
         assert_eq!(of("HTTP/1.0 202 Accepted\r\n\r\n"), Sent::Taken);
         let partial = "HTTP/1.1 200 OK\r\n\r\n{\"partialSuccess\":{\"rejectedDataPoints\":\"3\",\"errorMessage\":\"old\"}}";
         assert!(matches!(of(partial), Sent::InPart(why) if why.contains('3') && why.contains("old")));
+        let lines = partial.replace("old", "old\\ngpurec: all is lost\\u001b[2J");
+        assert!(
+            matches!(of(&lines), Sent::InPart(why) if why.ends_with("old\\ngpurec: all is lost\\u{1b}[2J"))
+        );
         let later = of("HTTP/1.1 503 Busy\r\nretry-after: 7\r\n\r\n");
         assert_eq!(later, Sent::Later("HTTP/1.1 503 Busy".to_owned(), Some(Duration::from_secs(7))));
         assert!(matches!(of("HTTP/1.1 400 Bad\r\n\r\n"), Sent::Refused(_)));

@@ -1,6 +1,6 @@
 //! The HTTP server of `--metrics`: one thread, a bounded number of connections. In: connections. Out: an answer for
 //! each. A client that is slow, or sends nothing, keeps its place until its time is over or another client needs the
-//! place; it does not delay other clients. Not here: what a request means (http), what an answer contains (text).
+//! place: those without a whole request have places of their own, so they take none from a client with one. Not here: what a request means (http), what an answer contains (text).
 //!
 //! Written by hand, because there are only two paths, and the HTTP crates bring an executor or a thread per connection.
 
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, TryRecvError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::Backlog;
 
 use super::PATIENCE;
 use super::families::Points;
@@ -22,8 +23,21 @@ use super::labels::Pods;
 use super::text::{self, Format};
 use crate::serve::state::{Asker, State};
 
-/// The most connections at once.
-const MOST: usize = 32;
+/// The most connections without a whole request, of which the newest stay: under a flood, a client must be able to send
+/// its request before that many others have come.
+const WITHOUT_REQUEST: usize = 256;
+
+/// The most connections that read their answers, which are in memory meanwhile.
+const READING: usize = 32;
+
+/// The most connections at once. Those that wait for an answer all get one, in `PATIENCE`.
+const MOST: usize = 512;
+
+/// The most connections that are accepted before the requests of all are read.
+const AT_ONCE: usize = 64;
+
+/// How many connections wait in Linux to be accepted: as many as Linux allows by default.
+const BACKLOG: i32 = 4096;
 
 /// How long a client may take to send its request, and to read its answer.
 const REQUEST: Duration = Duration::from_secs(5);
@@ -60,6 +74,8 @@ enum Phase {
 }
 
 pub fn start(listener: TcpListener, asker: Asker, pods: Arc<Pods>) -> io::Result<()> {
+    // The standard library's queue has room for 128.
+    nix::sys::socket::listen(&listener, Backlog::new(BACKLOG)?)?;
     let (wake, waker) = UnixStream::pair()?;
     wake.set_nonblocking(true)?;
     waker.set_nonblocking(true)?;
@@ -111,7 +127,24 @@ impl Server {
             let now = Instant::now();
             connections.retain(|one| !matches!(one.phase, Phase::Done) && one.until > now);
             self.connections = connections;
+            self.close_oldest(WITHOUT_REQUEST, |phase| matches!(phase, Phase::Reads(_)));
+            self.close_oldest(READING, |phase| matches!(phase, Phase::Writes { .. }));
         }
+    }
+
+    /// Of the connections in a phase only the newest stay, which are the last.
+    fn close_oldest(&mut self, most: usize, is_in: impl Fn(&Phase) -> bool) {
+        let count = self.connections.iter().filter(|one| is_in(&one.phase)).count();
+        let mut surplus = count.saturating_sub(most);
+        self.connections.retain(|one| {
+            let goes = surplus > 0 && is_in(&one.phase);
+            surplus -= usize::from(goes);
+            !goes
+        });
+    }
+
+    fn has_room(&self) -> bool {
+        self.rest.is_none() && self.connections.len() < MOST
     }
 
     fn wait(&mut self) {
@@ -119,7 +152,7 @@ impl Server {
         self.rest = self.rest.filter(|rest| *rest > now);
         let first = self.connections.iter().map(|one| one.until).chain(self.rest).min();
         let left = first.map_or(TICK.into(), |until| until.saturating_duration_since(now).as_millis() + 1);
-        let listens = if self.rest.is_none() { PollFlags::POLLIN } else { PollFlags::empty() };
+        let listens = if self.has_room() { PollFlags::POLLIN } else { PollFlags::empty() };
         let mut fds = vec![
             PollFd::new(self.listener.as_fd(), listens),
             PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
@@ -132,7 +165,10 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        while self.rest.is_none() {
+        for _ in 0..AT_ONCE {
+            if !self.has_room() {
+                return;
+            }
             match self.listener.accept() {
                 Ok((stream, _)) => self.meet(stream),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -143,19 +179,11 @@ impl Server {
         }
     }
 
-    /// If all places are taken, the client whose time ends first loses its place, but those without a request before
-    /// others.
     fn meet(&mut self, stream: TcpStream) {
-        if stream.set_nonblocking(true).is_err() {
-            return;
+        if stream.set_nonblocking(true).is_ok() {
+            let phase = Phase::Reads(Vec::new());
+            self.connections.push(Connection { stream, phase, until: Instant::now() + REQUEST });
         }
-        if self.connections.len() >= MOST {
-            let oldest = self.connections.iter().enumerate().min_by_key(|(_, one)| one.rank());
-            let oldest = oldest.map_or(0, |(at, _)| at);
-            self.connections.swap_remove(oldest);
-        }
-        let phase = Phase::Reads(Vec::new());
-        self.connections.push(Connection { stream, phase, until: Instant::now() + REQUEST });
     }
 
     fn answer(&mut self, connections: &mut [Connection]) {
@@ -219,11 +247,6 @@ impl Connection {
             Phase::Writes { .. } => Some(PollFlags::POLLOUT),
             Phase::Waits { .. } | Phase::Done => None,
         }
-    }
-
-    /// The order in which connections lose their places: those without a request come first.
-    fn rank(&self) -> (bool, Instant) {
-        (!matches!(self.phase, Phase::Reads(_)), self.until)
     }
 
     fn read(&mut self) {
