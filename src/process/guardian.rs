@@ -2,7 +2,7 @@
 //!
 //! In: functions that list the stopped processes and read the recorder's last heartbeat (BPF maps, through inherited
 //! descriptors); a terminal that a view covers. Out: SIGCONT to those processes if gpurec dies or does not run for
-//! [`DEADLINE`]; the terminal as it was, if gpurec dies. The recorder runs with the caller's user id, so the caller can
+//! [`DEADLINE`]; then the terminal as it was, if gpurec has not restored it. The recorder runs with the caller's user id, so the caller can
 //! stop it while another user's process waits for it. The guardian stays root, so the caller cannot stop it. It keeps
 //! open only its pipe and the inherited descriptors, so links detach and pipelines end without it. At the end, gpurec
 //! can pass it descriptors that Linux takes long to close: no process waits for the guardian.
@@ -16,6 +16,7 @@ use std::ffi::CStr;
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -34,6 +35,9 @@ const AT_MOST: Duration = Duration::from_secs(60);
 /// stopped waits at most this long plus two polls.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(500);
+
+/// How long a terminal may take nothing before the guardian leaves it as it is.
+const TERMINAL: Duration = Duration::from_secs(60);
 
 /// The recorder's last heartbeat.
 pub struct Beat {
@@ -62,6 +66,8 @@ pub trait Stops {
 pub struct Guardian {
     pid: Pid,
     pipe: OwnedFd,
+    /// The terminal is still to be restored.
+    is_covered: Option<&'static AtomicBool>,
 }
 
 /// Forks the guardian. Call this before any thread starts, because `stops` may allocate, and before links are made,
@@ -80,7 +86,9 @@ pub fn spawn(stops: impl Stops, terminal: Option<&Terminal>, keep_fds: &[RawFd])
             // SAFETY: ends this process without running gpurec's exit handlers.
             unsafe { libc::_exit(0) }
         }
-        pid if pid > 0 => Ok(Guardian { pid: pid as Pid, pipe: write }),
+        pid if pid > 0 => {
+            Ok(Guardian { pid: pid as Pid, pipe: write, is_covered: terminal.map(Terminal::covered) })
+        }
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -92,11 +100,11 @@ impl Guardian {
     }
 
     /// Ends the guardian once no process is stopped. It closes `last`, as the last process that holds these
-    /// descriptors.
+    /// descriptors, and restores a terminal that took nothing when its view ended.
     pub fn dismiss(self, last: Vec<OwnedFd>) {
-        let Guardian { pid, pipe } = self;
+        let Guardian { pid, pipe, is_covered } = self;
         let written = send_word(&pipe, &last);
-        let takes_time = !last.is_empty();
+        let takes_time = !last.is_empty() || is_covered.is_some_and(|flag| flag.load(Ordering::SeqCst));
         drop(last);
         // The closed pipe tells the guardian that it is the last holder.
         drop(pipe);
@@ -135,12 +143,15 @@ fn guard(pipe: RawFd, mut stops: impl Stops, terminal: Option<&Terminal>, keep_f
         }
         last = at;
     }
-    let is_dismissed = dismissed(pipe);
-    // Does nothing if gpurec itself has ended the view.
-    terminal.into_iter().for_each(Terminal::uncover);
-    if !is_dismissed {
+    let uncover = |time| terminal.into_iter().for_each(|terminal| terminal.uncover_within(time));
+    if !dismissed(pipe) {
+        stops.silence();
+        stops.stopped().into_iter().for_each(|pid| _ = stops::go_on(pid));
+        // Does not wait for the terminal. Does nothing if gpurec itself has ended the view.
+        uncover(Duration::ZERO);
         resume_all(&mut stops);
     }
+    uncover(TERMINAL);
 }
 
 /// Resumes the processes that wait for a recorder that is gone.

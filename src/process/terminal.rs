@@ -1,14 +1,19 @@
 //! The user's terminal while a view covers it. In: standard input and output. Out: raw mode and the alternate screen;
-//! afterwards the terminal as it was. If gpurec is killed, the guardian restores the terminal: a flag in shared memory
-//! tells it whether that is still to be done. Not here: what is drawn, and which keys there are.
+//! afterwards the terminal as it was. If gpurec is killed, or the terminal takes nothing when the view ends, the
+//! guardian restores the terminal: a flag in shared memory tells it whether that is still to be done. No write here
+//! waits for the terminal longer than the caller says. Not here: what is drawn, and which keys there are.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::mem::MaybeUninit;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl, open};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
@@ -17,10 +22,18 @@ const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[2J\x1b[H";
 /// Resets the style, shows the cursor and switches to the previous screen.
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
+/// How long the end of a view waits for a terminal that takes nothing (Ctrl-S, a frozen ssh), before it leaves the rest
+/// to the guardian.
+const BRIEFLY: Duration = Duration::from_millis(300);
+
+/// The time between two attempts to write.
+const LOOK: Duration = Duration::from_millis(20);
+
 const PAGE: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
 pub struct Terminal {
     input: OwnedFd,
+    /// Does not block.
     output: OwnedFd,
     original: libc::termios,
     raw: libc::termios,
@@ -41,10 +54,11 @@ impl Terminal {
         if foreground.is_ok_and(|group| group != nix::unistd::getpgrp()) {
             return Ok(None);
         }
-        Terminal::of(nix::unistd::dup(io::stdin())?, nix::unistd::dup(io::stdout())?).map(Some)
+        Terminal::of(nix::unistd::dup(io::stdin())?, io::stdout().as_fd()).map(Some)
     }
 
-    fn of(input: OwnedFd, output: OwnedFd) -> io::Result<Terminal> {
+    fn of(input: OwnedFd, output: BorrowedFd) -> io::Result<Terminal> {
+        let output = without_waiting(output)?;
         let original = modes(input.as_raw_fd())?;
         let mut raw = original;
         // SAFETY: changes the structure, nothing else.
@@ -54,16 +68,13 @@ impl Terminal {
         let page = unsafe { mmap_anonymous(None, PAGE, rights, MapFlags::MAP_SHARED)? };
         // SAFETY: the page is zero, is never unmapped, and is used only as this.
         let is_covered = unsafe { page.cast::<AtomicBool>().as_ref() };
-        for fd in [&input, &output] {
-            let flags = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC);
-            nix::fcntl::fcntl(fd, flags)?;
-        }
+        fcntl(&input, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
         Ok(Terminal { input, output, original, raw, is_covered })
     }
 
-    /// What to draw on.
-    pub fn output(&self) -> io::Result<std::fs::File> {
-        Ok(self.output.try_clone()?.into())
+    /// Writes as much as the terminal takes at once.
+    pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        from_the_background(|| write_now(self.output.as_fd(), bytes))
     }
 
     /// The descriptors that the guardian needs.
@@ -75,27 +86,39 @@ impl Terminal {
         self.is_covered.load(Ordering::SeqCst)
     }
 
-    pub fn cover(&self) -> io::Result<()> {
-        self.is_covered.store(true, Ordering::SeqCst);
-        from_the_background(|| {
-            set_modes(self.input.as_raw_fd(), &self.raw)?;
-            self.output()?.write_all(ENTER)
-        })
+    /// Set while the view covers the terminal, or its end has not been shown yet.
+    pub fn covered(&self) -> &'static AtomicBool {
+        self.is_covered
     }
 
-    /// Restores the terminal as it was before `cover`; a second call does nothing. Modes that another program has set
-    /// since then stay: a shell sets its own as soon as its job has ended.
+    /// Returns what to write first.
+    pub fn cover(&self) -> io::Result<&'static [u8]> {
+        self.is_covered.store(true, Ordering::SeqCst);
+        from_the_background(|| set_modes(self.input.as_raw_fd(), &self.raw))?;
+        Ok(ENTER)
+    }
+
+    /// Restores the terminal as it was before `cover`; a second call does nothing.
     pub fn uncover(&self) {
+        self.uncover_within(BRIEFLY);
+    }
+
+    /// The same with another time for a terminal that takes nothing. Modes that another program has set since then
+    /// stay: a shell sets its own as soon as its job has ended.
+    pub fn uncover_within(&self, time: Duration) {
         if !self.is_covered.swap(false, Ordering::SeqCst) {
             return;
         }
         let _ = from_the_background(|| {
-            let _ = self.output().and_then(|mut output| output.write_all(LEAVE));
             let input = self.input.as_raw_fd();
-            match modes(input)? {
-                now if are_same(&now, &self.raw) => set_modes(input, &self.original),
-                _ => Ok(()),
+            if modes(input).is_ok_and(|now| are_same(&now, &self.raw)) {
+                // This does not wait for output that the terminal has not taken.
+                set_modes(input, &self.original)?;
             }
+            if !write_within(self.output.as_fd(), LEAVE, time)? {
+                self.is_covered.store(true, Ordering::SeqCst);
+            }
+            Ok(())
         });
     }
 
@@ -107,6 +130,47 @@ impl Terminal {
             before(info);
         }));
     }
+}
+
+/// Another descriptor for a terminal, whose writes do not wait. O_NONBLOCK cannot be set for the given descriptor,
+/// because the shell that started gpurec shares that setting.
+pub fn without_waiting(terminal: BorrowedFd) -> io::Result<OwnedFd> {
+    let access = OFlag::from_bits_truncate(fcntl(terminal, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
+    let flags = access | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let path = format!("/proc/self/fd/{}", terminal.as_raw_fd());
+    Ok(open(path.as_str(), flags, nix::sys::stat::Mode::empty())?)
+}
+
+/// Writes as much as the file takes at once.
+fn write_now(fd: BorrowedFd, bytes: &[u8]) -> io::Result<usize> {
+    if bytes.is_empty() || !is_writable(fd, Duration::ZERO) {
+        return Ok(0);
+    }
+    match nix::unistd::write(fd, bytes) {
+        Err(Errno::EAGAIN | Errno::EINTR) => Ok(0),
+        written => Ok(written?),
+    }
+}
+
+/// False if the file has not taken everything within this time.
+fn write_within(fd: BorrowedFd, mut bytes: &[u8], time: Duration) -> io::Result<bool> {
+    let begun = Instant::now();
+    while !bytes.is_empty() {
+        match write_now(fd, bytes)? {
+            0 if begun.elapsed() >= time => return Ok(false),
+            // `poll` can promise room for one byte where a line feed needs two.
+            0 => std::thread::sleep(LOOK),
+            written => bytes = bytes.get(written..).unwrap_or_default(),
+        }
+    }
+    Ok(true)
+}
+
+/// True if a write succeeds or fails at once. Waits for that at most this long.
+pub fn is_writable(fd: BorrowedFd, within: Duration) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
+    let within = PollTimeout::try_from(within).unwrap_or(PollTimeout::ZERO);
+    matches!(poll(&mut fds, within), Ok(ready) if ready > 0)
 }
 
 /// Blocks SIGTTOU during `act`. If the process that waited for gpurec is gone, gpurec may be in the background, and
@@ -154,11 +218,13 @@ mod tests {
     fn the_terminal_is_given_back_once() {
         let pty = nix::pty::openpty(None, None).unwrap();
         let slave = pty.slave.try_clone().unwrap();
-        let terminal = Terminal::of(pty.slave.try_clone().unwrap(), pty.slave).unwrap();
+        let terminal = Terminal::of(pty.slave.try_clone().unwrap(), pty.slave.as_fd()).unwrap();
+        drop(pty.slave);
         let now = || modes(slave.as_raw_fd()).unwrap();
         let original = now();
         for another_program in [false, true] {
-            terminal.cover().unwrap();
+            let enter = terminal.cover().unwrap();
+            assert_eq!(terminal.write(enter).unwrap(), enter.len());
             assert!(terminal.is_covered() && now().c_lflag & (libc::ICANON | libc::ECHO | libc::ISIG) == 0);
             if another_program {
                 let changed = libc::termios { c_lflag: original.c_lflag & !libc::ECHO, ..original };
@@ -176,5 +242,35 @@ mod tests {
         // It ends with EIO, because no process has the other side open.
         let _ = std::fs::File::from(pty.master).read_to_end(&mut written);
         assert_eq!(written, [ENTER, LEAVE, ENTER, LEAVE].concat());
+    }
+    /// Writes until the terminal takes no more.
+    fn fill(terminal: &Terminal) {
+        while terminal.write(&[b'x'; 4096]).unwrap() > 0 {}
+    }
+
+    #[test]
+    fn a_terminal_that_takes_nothing_is_given_back_later() {
+        let pty = nix::pty::openpty(None, None).unwrap();
+        let terminal = Terminal::of(pty.slave.try_clone().unwrap(), pty.slave.as_fd()).unwrap();
+        let flags = OFlag::from_bits_truncate(fcntl(&pty.slave, FcntlArg::F_GETFL).unwrap());
+        assert!(!flags.contains(OFlag::O_NONBLOCK), "the shell's own descriptor blocks as before");
+        let original = modes(pty.slave.as_raw_fd()).unwrap();
+        terminal.cover().unwrap();
+        fill(&terminal);
+        terminal.uncover();
+        // The modes are given back at once. The guardian does the rest.
+        assert!(are_same(&modes(pty.slave.as_raw_fd()).unwrap(), &original) && terminal.is_covered());
+        let mut master = std::fs::File::from(pty.master);
+        let reader = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let mut bytes = [0; 4096];
+            while !text.ends_with(LEAVE) {
+                let read = master.read(&mut bytes).unwrap();
+                text.extend_from_slice(&bytes[..read]);
+            }
+        });
+        terminal.uncover_within(Duration::from_secs(60));
+        reader.join().unwrap();
+        assert!(!terminal.is_covered());
     }
 }

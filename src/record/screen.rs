@@ -1,10 +1,10 @@
 //! Everything that gpurec writes to standard error while it records: rows of --live, reports of --interval, the
 //! status line, single messages. In: texts, from the recording threads. Out: standard error, written by a thread of
 //! its own. The recording threads never wait here: if the queue is full, the text is returned or counted. After the
-//! recording, gpurec writes directly again.
+//! recording, texts wait for a reader until a signal comes.
 
-use std::io;
-use std::os::fd::AsFd;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 
 use super::status::{ERASE, Status, Totals};
+use crate::process::terminal::{is_writable, without_waiting};
 use crate::ui;
 
 /// Texts in the queue. Those of --live are `live::CHUNK` long.
@@ -29,6 +29,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The time between two attempts to write.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// An entry of the queue.
 enum Entry {
@@ -114,28 +117,44 @@ pub struct Screen {
     /// Messages that found the queue full. They are written at the end.
     late: Vec<String>,
     finished: bool,
+    /// Nothing is left to write.
+    is_silent: bool,
+    stderr: Arc<OwnedFd>,
+}
+
+/// Standard error, if possible without waits for a terminal. Call this while gpurec has the rights to open the
+/// terminal once more.
+pub fn stderr() -> io::Result<OwnedFd> {
+    let stderr = io::stderr();
+    let opened =
+        Some(&stderr).filter(|stderr| stderr.is_terminal()).map(|stderr| without_waiting(stderr.as_fd()));
+    match opened {
+        Some(Ok(new)) => Ok(new),
+        _ => stderr.as_fd().try_clone_to_owned(),
+    }
 }
 
 impl Screen {
     /// `is_covered`: a view covers the terminal, so texts wait for the end.
-    pub fn start(status: Option<Status>, is_covered: bool) -> io::Result<Screen> {
+    pub fn start(stderr: OwnedFd, status: Option<Status>, is_covered: bool) -> io::Result<Screen> {
         let (queue, entries) = bounded(WAITING);
         let (ending, ended) = bounded(0);
         let voice = Voice { queue, losses: Arc::default() };
         let over = Arc::new(AtomicBool::new(false));
+        let stderr = Arc::new(stderr);
         let mut painter = Painter {
             entries,
             status,
             drawn: None,
             kept: is_covered.then(Vec::new),
-            out: Out { over: over.clone(), over_since: None, gone: false },
+            out: Out::new(stderr.clone(), over.clone()),
             losses: voice.losses.clone(),
         };
         thread::Builder::new().name("gpurec-screen".into()).spawn(move || {
             painter.run();
             drop(ending);
         })?;
-        Ok(Screen { voice, over, ended, late: Vec::new(), finished: false })
+        Ok(Screen { voice, over, ended, late: Vec::new(), finished: false, is_silent: false, stderr })
     }
 
     pub fn voice(&self) -> Voice {
@@ -149,7 +168,7 @@ impl Screen {
         }
     }
 
-    /// Shows everything that can be shown, erases the status line, and returns standard error to direct writes.
+    /// Shows everything that can be shown, and erases the status line.
     pub fn finish(&mut self) {
         if self.finished {
             return;
@@ -160,22 +179,31 @@ impl Screen {
         let _ = self.voice.queue.try_send(Entry::Over);
         // The thread may hang in a write: then gpurec continues without it.
         let _ = self.ended.recv_timeout(PATIENCE + PAUSE);
-        for text in self.late.drain(..) {
-            ui::text(&text);
-        }
+    }
+
+    /// Writes messages after the recording: those that found the queue full, and this text. A terminal may take nothing
+    /// for as long as its user likes (Ctrl-S), until `leave` is set.
+    pub fn last_words(&mut self, text: &str, leave: &Arc<AtomicBool>) {
+        self.finish();
+        self.is_silent = true;
+        let mut words: String = self.late.drain(..).collect();
         match self.voice.losses.all.load(Ordering::Relaxed) {
             0 => {}
-            n => ui::say(&format!(
-                "--live left out {n} {}, because standard error was too slow; send it to a file: 2>FILE",
+            n => words.push_str(&format!(
+                "gpurec: --live left out {n} {}, because standard error was too slow; send it to a file: 2>FILE\n",
                 if n == 1 { "row" } else { "rows" }
             )),
         }
+        words.push_str(text);
+        Out::new(self.stderr.clone(), leave.clone()).write(&ui::clean_lines(&words));
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        self.finish();
+        if !self.is_silent {
+            self.last_words("", &Arc::new(AtomicBool::new(true)));
+        }
     }
 }
 
@@ -252,6 +280,7 @@ impl Painter {
 
 /// Standard error, without std's lock: a thread that hangs in a write must not block the recording threads.
 struct Out {
+    stderr: Arc<OwnedFd>,
     over: Arc<AtomicBool>,
     over_since: Option<Instant>,
     /// The reader has closed it, or reads too slowly at the end.
@@ -259,6 +288,10 @@ struct Out {
 }
 
 impl Out {
+    fn new(stderr: Arc<OwnedFd>, over: Arc<AtomicBool>) -> Out {
+        Out { stderr, over, over_since: None, gone: false }
+    }
+
     fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
@@ -268,16 +301,21 @@ impl Out {
         let mut bytes = text.as_bytes();
         let mut moved = Instant::now();
         while !bytes.is_empty() && !self.gone {
-            if !writable() {
-                self.gone = self.is_over() && (moved.elapsed() > PAUSE || self.long_over());
-                continue;
-            }
-            match nix::unistd::write(io::stderr().as_fd(), piece(bytes)) {
+            let written = match is_writable(self.stderr.as_fd(), LOOK) {
+                true => nix::unistd::write(&self.stderr, piece(bytes)),
+                false => Err(Errno::EAGAIN),
+            };
+            match written {
                 Ok(written) => {
                     bytes = bytes.get(written..).unwrap_or_default();
                     moved = Instant::now();
                 }
-                Err(Errno::EINTR | Errno::EAGAIN) => {}
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => {
+                    self.gone = self.is_over() && moved.elapsed() > PAUSE;
+                    // `poll` can promise room for one byte where a line feed needs two.
+                    thread::sleep(AGAIN);
+                }
                 Err(_) => self.gone = true,
             }
             self.gone |= self.long_over();
@@ -288,14 +326,6 @@ impl Out {
     fn long_over(&mut self) -> bool {
         self.is_over() && self.over_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE
     }
-}
-
-fn writable() -> bool {
-    let stderr = io::stderr();
-    let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-    let limit = PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::ZERO);
-    // The write reports an error or a hang-up.
-    matches!(poll(&mut fds, limit), Ok(n) if n > 0)
 }
 
 /// The part to write at once: whole lines, if there is one.

@@ -23,7 +23,7 @@ use super::dumps::Dumps;
 use super::live::Live;
 use super::patterns::{self, Libs};
 use super::place::Place;
-use super::screen::Screen;
+use super::screen::{self, Screen};
 use super::status::Status;
 use super::target::{attached, command, environment, refuse_root_for_others};
 use super::tracker::Tracker;
@@ -144,6 +144,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let mut signals = Signals::block().context("gpurec cannot block signals")?;
     let mut dumps = Dumps::prepare(config)?;
     let terminal = top::terminal(config.top.as_ref())?;
+    let stderr = screen::stderr().context("gpurec cannot use its standard error")?;
     let guardian = guarded::start(&probes, terminal.as_deref())?;
     let (messages, receiver) = unbounded();
     if let Some(choice) = &config.kernel {
@@ -177,7 +178,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let path = output.as_ref().and_then(|o| o.path.clone());
     let status = status(config, output.as_ref());
     let has_status = status.is_some();
-    let screen = Screen::start(status, terminal.is_some()).context(THREAD)?;
+    let screen = Screen::start(stderr, status, terminal.is_some()).context(THREAD)?;
     let targets = Targets::All;
     let (governor, view) = (None, None);
     let mut session =
@@ -215,7 +216,7 @@ pub fn run(config: &Config) -> Result<u8> {
     // A slow detach or a slow disk may block this thread from here on: signals get a thread of their own.
     let leave = session.watch_signals(signals, &why, recorder.state.clone())?;
     let ended = session.end(recorder, &why, guardian)?;
-    session.say_goodbye(&ended, &why);
+    session.say_goodbye(&ended, &why, &leave);
     Ok(session.exit_status(&ended, &why, &leave))
 }
 
@@ -373,14 +374,16 @@ impl Session<'_> {
     }
 
     /// Handles signals while the recording ends. A command that still runs gets them. The rings are left unread if
-    /// there is no command to forward the signal to, or at the second signal.
+    /// there is no command to forward the signal to, or at the second signal. The result is true once a signal has asked
+    /// gpurec to end without waiting.
     fn watch_signals(
         &mut self,
         signals: Signals,
         why: &EndCause,
         state: Arc<State>,
     ) -> Result<Arc<AtomicBool>> {
-        let leave = Arc::new(AtomicBool::new(false));
+        let by_signal = matches!(why, EndCause::Signal | EndCause::SignalNow);
+        let leave = Arc::new(AtomicBool::new(by_signal));
         let flag = leave.clone();
         let command = match &self.targets {
             Targets::Command(running) if *why != EndCause::TargetEnded => {

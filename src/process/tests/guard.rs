@@ -1,13 +1,17 @@
 //! Tests the guardian and the signals, each with a process that is really killed.
 
+use super::super::terminal::Terminal;
 use super::super::{guardian, proc, signals};
 use super::live::Folder;
 use super::{eventually, helper};
 use std::fs;
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use nix::sys::termios::{FlowArg, tcflow};
 
 /// The process ids in a file.
 struct List(std::os::fd::RawFd);
@@ -46,6 +50,23 @@ fn helper_guarded() {
         guardian.dismiss(Vec::new());
         return;
     }
+    std::thread::sleep(std::time::Duration::from_secs(60));
+}
+
+/// The same with a terminal that takes nothing once a view covers it.
+#[test]
+#[ignore = "a helper process of the tests below"]
+fn helper_with_a_terminal() {
+    let list = fs::File::open(std::env::var_os("ROOM_LIST").expect("ROOM_LIST")).expect("the list");
+    let terminal = Terminal::open().expect("a terminal").expect("a view");
+    let kept = list.as_raw_fd();
+    let guardian = guardian::spawn(List(kept), Some(&terminal), &[kept]).expect("a guardian");
+    let enter = terminal.cover().expect("covered");
+    assert_eq!(terminal.write(enter).expect("written"), enter.len());
+    tcflow(std::io::stdin(), FlowArg::TCOOFF).expect("suspended");
+    let out = PathBuf::from(std::env::var_os("ROOM_OUT").expect("ROOM_OUT"));
+    fs::write(out.with_extension("part"), guardian.pid().to_string()).expect("written");
+    fs::rename(out.with_extension("part"), &out).expect("renamed");
     std::thread::sleep(std::time::Duration::from_secs(60));
 }
 
@@ -112,6 +133,38 @@ fn the_guardian_lets_stopped_processes_go() {
     let ended = begin.elapsed();
     eprintln!("after SIGKILL: output ended {pipeline:?}, target freed {freed:?}, guardian gone {ended:?}");
     assert!(!gone(target.id()));
+    target.kill().expect("killed");
+    target.wait().expect("reaped");
+}
+
+#[test]
+fn the_guardian_waits_for_no_terminal() {
+    let folder = Folder::new("frozen");
+    let mut target = Command::new("sleep").arg("60").spawn().expect("a target");
+    folder.file("list", 0o644, &format!("{}\n", target.id()));
+    let pty = nix::pty::openpty(None, None).expect("a pty");
+    let out = folder.0.join("pid");
+    let mut command = helper("guard::helper_with_a_terminal");
+    command.env("ROOM_LIST", folder.0.join("list")).env("ROOM_OUT", &out).env("TERM", "xterm");
+    let end = || Stdio::from(pty.slave.try_clone().expect("a descriptor"));
+    let mut gpurec = command.stdin(end()).stdout(end()).spawn().expect("the helper");
+    drop(command);
+    assert!(eventually(10, || out.exists()));
+    let guard: u32 = fs::read_to_string(out).expect("its pid").parse().expect("a pid");
+    kill(target.id(), libc::SIGSTOP);
+    let stopped = |pid| proc::stat(pid).is_ok_and(|s| s.stopped());
+    assert!(eventually(5, || stopped(target.id())));
+    gpurec.kill().expect("killed");
+    gpurec.wait().expect("reaped");
+    assert!(eventually(5, || !stopped(target.id())), "resumed while the terminal takes nothing");
+    assert!(!gone(guard), "the terminal is still to be restored");
+    tcflow(&pty.slave, FlowArg::TCOON).expect("resumed");
+    drop(pty.slave);
+    let mut text = Vec::new();
+    // It ends with EIO, once the guardian has ended too.
+    let _ = fs::File::from(pty.master).read_to_end(&mut text);
+    assert!(text.ends_with(b"\x1b[?1049l"), "{}", String::from_utf8_lossy(&text));
+    assert!(eventually(5, || gone(guard)));
     target.kill().expect("killed");
     target.wait().expect("reaped");
 }
