@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::pty::openpty;
+use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{FlowArg, tcflow, tcgetattr};
 use nix::unistd::Pid;
@@ -27,7 +27,8 @@ struct Pty {
 
 impl Pty {
     fn new() -> Pty {
-        let pty = openpty(None, None).unwrap();
+        let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = openpty(&size, None).unwrap();
         fcntl(&pty.master, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
         Pty { master: pty.master.into(), slave: pty.slave, text: String::new() }
     }
@@ -54,7 +55,7 @@ fn a_terminal_that_takes_nothing_keeps_nothing_from_its_end() {
     live(|room| {
         let file = room.text("t.jsonl");
         for (words, shown, last) in [
-            (&["top"][..], "No process has called CUDA", Some("\x1b[?1049l")),
+            (&["top"][..], "quit", Some("\x1b[?1049l")),
             (&["-o", &file], " of a CPU", None),
             (&["-q", "-o", &file], "", None),
         ] {
