@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 use super::decode::{Block, Captured, Item, Origin, What};
 use crate::wire;
 use gpurec_cuda::semantics::CallRef;
+use gpurec_trace::Incomplete;
 use gpurec_trace::bounds::MOST_OPEN;
 use gpurec_trace::hash::Map;
 
@@ -105,6 +106,14 @@ pub struct Pairing {
 pub struct Left {
     pub threads: u64,
     pub first: Option<Open>,
+}
+
+impl Left {
+    pub fn reason<'a>(&self, name: impl FnOnce(u32) -> &'a str) -> Option<Incomplete> {
+        let call = self.first?;
+        let function = name(call.probe).to_owned();
+        Some(Incomplete::ThreadsLeft { threads: self.threads, pid: call.pid, tid: call.tid, function })
+    }
 }
 
 pub type TooDeep = Map<u32, u64>;

@@ -568,7 +568,7 @@ impl Worker {
             counted(self.lines.returns_missed, |count| Incomplete::DriverReturns { count }),
             counted(self.lines.below.forgotten(), |count| Incomplete::ForgottenObjects { count }),
             counted(self.pairing.elsewhere, |count| Incomplete::OtherStack { count }),
-            self.threads_left(),
+            self.pairing.left.reason(|probe| self.lines.probe_name(probe)),
             counted(self.pairing.orphans, |count| Incomplete::Orphans { count }),
             error.map(|error| Incomplete::NotWritten { error }),
         ];
@@ -576,13 +576,6 @@ impl Worker {
         let last = forgotten.chain(last.into_iter().flatten());
         let first = first.into_iter().flatten().map(Reason::from);
         first.chain(self.reasons.all()).chain(last.map(Reason::from)).collect()
-    }
-
-    /// Threads that ended inside a call, without their cleanup.
-    fn threads_left(&self) -> Option<Incomplete> {
-        let (threads, call) = (self.pairing.left.threads, self.pairing.left.first?);
-        let function = self.lines.probe_name(call.probe).to_owned();
-        Some(Incomplete::ThreadsLeft { threads, pid: call.pid, tid: call.tid, function })
     }
 
     /// A process that makes calls uses CUDA: the files it had mapped could include a CUDA runtime.

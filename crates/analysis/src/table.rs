@@ -4,13 +4,11 @@
 //! Text has times in the unit of the column's head and sizes in a suitable unit. JSON and CSV have integers under the
 //! column's key, which includes the unit (`_ns`, `bytes`).
 
+mod objects;
 mod page;
 
-use std::collections::BTreeMap;
 use std::iter;
-use std::rc::Rc;
 
-use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::shorten;
@@ -218,19 +216,6 @@ pub fn bar(part: u128, whole: u128, width: usize) -> String {
 /// A column, and how its cells are made.
 pub type Maker<'a, T> = (Column, &'a dyn Fn(&T) -> Cell);
 
-/// A row by the keys of its columns.
-pub struct Object<'a> {
-    keys: Rc<BTreeMap<&'static str, usize>>,
-    row: &'a [Cell],
-}
-
-impl Serialize for Object<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let cells = self.keys.iter().filter_map(|(key, at)| Some((key, self.row.get(*at)?.json())));
-        to.collect_map(cells)
-    }
-}
-
 #[derive(Clone, Debug)]
 pub struct Table {
     /// The key in JSON.
@@ -343,18 +328,6 @@ impl Table {
         let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
         let width = width.max(column.least).min(WIDEST);
         Some(FilledColumn { at, column, cells, width })
-    }
-
-    /// Each row as an object, with its keys in order.
-    pub fn objects(&self) -> impl Iterator<Item = Object<'_>> {
-        let keys: BTreeMap<&'static str, usize> =
-            self.columns.iter().enumerate().map(|(at, column)| (column.key, at)).collect();
-        let keys = Rc::new(keys);
-        self.rows.iter().map(move |row| Object { keys: keys.clone(), row })
-    }
-
-    pub fn json(&self) -> Vec<Value> {
-        self.objects().map(|object| json!(object)).collect()
     }
 
     /// A line of keys, then a line for each row; each line begins with `first`.
