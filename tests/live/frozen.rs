@@ -56,7 +56,7 @@ fn a_terminal_that_takes_nothing_keeps_nothing_from_its_end() {
         let file = room.text("t.jsonl");
         for (words, shown, last) in [
             (&["top"][..], "quit", Some("\x1b[?1049l")),
-            (&["-o", &file], " of a CPU", None),
+            (&["-o", &file], " events/s", None),
             (&["-q", "-o", &file], "", None),
         ] {
             let target = room.target(&["sleep", "600"]);
