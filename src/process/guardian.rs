@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::sys::prctl;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
 };
@@ -38,6 +39,11 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// How long a terminal may take nothing before the guardian leaves it as it is.
 const TERMINAL: Duration = Duration::from_secs(60);
+
+/// Linux's default.
+const TIMER_SLACK_NS: u64 = 50_000;
+/// The recorder's own.
+const NICE: i32 = -10;
 
 /// The recorder's last heartbeat.
 pub struct Beat {
@@ -129,7 +135,10 @@ fn send_word(pipe: &OwnedFd, last: &[OwnedFd]) -> bool {
 
 fn guard(pipe: RawFd, mut stops: impl Stops, terminal: Option<&Terminal>, keep_fds: &[RawFd]) {
     detach(pipe, keep_fds, c"gpurec-guard");
-    leave_cgroup();
+    if identity::elevated() {
+        leave_limits();
+        leave_cgroup();
+    }
     keep_what_guarding_needs();
     let mut last = None;
     // Until a word or the end of the pipe arrives.
@@ -169,12 +178,28 @@ fn rescue(stops: &mut impl Stops) {
     stops.rescued();
 }
 
+/// What a user sets for a process stays through sudo: a timer slack of hours, with which no time-out ends; an idle
+/// priority on one busy processor; limits of processor time and memory; to be the first that is killed when memory runs
+/// out. The guardian takes what a process normally has, as far as Linux lets it.
+fn leave_limits() {
+    let _ = prctl::set_timerslack(TIMER_SLACK_NS);
+    let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    let every_cpu = [u8::MAX; size_of::<libc::cpu_set_t>()];
+    // SAFETY: structures that outlive the calls, with their sizes; 0 is the calling thread.
+    unsafe {
+        for limit in [libc::RLIMIT_CPU, libc::RLIMIT_AS, libc::RLIMIT_DATA] {
+            libc::setrlimit(limit, &unlimited);
+        }
+        libc::sched_setaffinity(0, every_cpu.len(), every_cpu.as_ptr().cast());
+        libc::sched_setscheduler(0, libc::SCHED_OTHER, &libc::sched_param { sched_priority: 0 });
+        libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
+    }
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
+}
+
 /// A user can freeze their own control groups (systemd's user session) with every process in them, so the guardian
 /// moves out. It stays where it is if Linux refuses the move or the machine has only cgroup v1.
 fn leave_cgroup() {
-    if !identity::elevated() {
-        return;
-    }
     for group in ["/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/unified/cgroup.procs"] {
         if let Ok(mut file) = OpenOptions::new().write(true).open(group) {
             let _ = file.write_all(b"0");

@@ -78,6 +78,34 @@ fn recorder(room: &Room) -> u32 {
     found.unwrap().pid
 }
 
+/// Takes what a program gets from who starts it: late timers, one processor, little processor time, the first place when
+/// memory runs out.
+const HARSH: &str = "import ctypes, os, resource, sys
+ctypes.CDLL(None).prctl(29, ctypes.c_ulong(10**8))
+os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+resource.setrlimit(resource.RLIMIT_CPU, (1000, 1000))
+open(\"/proc/self/oom_score_adj\", \"w\").write(\"1000\")
+os.execvp(sys.argv[1], sys.argv[1:])";
+
+fn is_unhindered(pid: u32) {
+    let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    assert_eq!(read("timerslack_ns").trim(), "50000");
+    let id = Pid::from_raw(pid as i32);
+    let cpus = nix::sched::sched_getaffinity(id).unwrap();
+    assert_eq!(cpus, nix::sched::sched_getaffinity(Pid::from_raw(0)).unwrap());
+    // SAFETY: plain integers.
+    assert_eq!(unsafe { nix::libc::sched_getscheduler(pid as i32) }, nix::libc::SCHED_OTHER);
+    // These two only with CAP_SYS_RESOURCE, which root in a container may lack.
+    if fs::write("/proc/self/oom_score_adj", "-1").is_ok() {
+        fs::write("/proc/self/oom_score_adj", "0").unwrap();
+        assert_eq!(read("oom_score_adj").trim(), "-1000");
+        let limits = read("limits");
+        let time = limits.lines().find(|line| line.starts_with("Max cpu time")).unwrap();
+        assert!(time.contains("unlimited"), "{time}");
+    }
+}
+
 #[test]
 fn a_person_who_stops_the_recorder_stops_nobody_else_for_long() {
     as_user(|room, user| {
@@ -86,10 +114,12 @@ fn a_person_who_stops_the_recorder_stops_nobody_else_for_long() {
         let file = user.home.join("t.jsonl");
         // gpurec's arguments name this test's folder.
         let words = format!("-o {} --lib {LIB} --pid {}", file.display(), loading.target.pid());
-        let line = format!("sudo $GPUREC {words}");
+        let line = format!("python3 -c '{HARSH}' sudo $GPUREC {words}");
         let recording = room.start(user.command(room, &line));
         room.wait_until_recording(file.to_str().unwrap());
         let recorder = recorder(room);
+        let guardian = room.processes().into_iter().find(|process| process.name == "gpurec-guard").unwrap();
+        is_unhindered(guardian.pid);
         loading.hold(recorder);
         let resumed = within(DEADLINE, || !is_stopped(loading.target.pid()));
         send(recorder, Signal::SIGCONT);
