@@ -220,16 +220,19 @@ fn examine(seen: &Path, path: &Path, uid: u32) -> Result<(), String> {
     if !path.is_absolute() {
         return Err("that is no absolute path".to_owned());
     }
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(seen);
-    let file = file.map_err(|error| format!("it cannot be opened ({error})"))?;
-    let about = file.metadata().map_err(|error| error.to_string())?;
+    let unopened = |error: io::Error| format!("it cannot be opened ({error})");
+    // O_PATH: to open a device can start it (a watchdog), and `seen` is what a liar chose.
+    let place = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(seen);
+    let place = place.map_err(unopened)?;
+    let about = place.metadata().map_err(|error| error.to_string())?;
     if !about.is_file() {
         return Err("that is no regular file".to_owned());
     }
     if about.uid() != uid && about.uid() != 0 {
         return Err("that belongs to another user".to_owned());
     }
+    // Opens what was examined, not what has its name now.
+    let file = File::open(format!("/proc/self/fd/{}", place.as_raw_fd())).map_err(unopened)?;
     if !begins_as_trace(file).unwrap_or(false) {
         return Err("that is no trace".to_owned());
     }
@@ -258,6 +261,8 @@ mod tests {
     use super::super::ear::Ear;
     use super::*;
     use gpurec_trace::{Line, LineWriter};
+    use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+    use nix::sys::stat::Mode;
     use std::os::unix::fs::symlink;
 
     #[test]
@@ -313,6 +318,18 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
+    #[test]
+    fn what_is_no_file_is_not_opened() {
+        let folder = folder("fifo");
+        let fifo = folder.join("a-1-dump.jsonl");
+        nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+        let watch = Inotify::init(InitFlags::IN_NONBLOCK).unwrap();
+        watch.add_watch(&fifo, AddWatchFlags::IN_OPEN).unwrap();
+        assert!(examine(&fifo, &fifo, geteuid().as_raw()).unwrap_err().contains("no regular file"));
+        assert_eq!(watch.read_events().unwrap_err(), Errno::EAGAIN, "it was opened");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
     /// A liar sends without end, nothing at all, or a byte now and then.
     #[test]
     fn an_answer_is_bounded_in_size_and_time() {
@@ -357,7 +374,7 @@ mod tests {
             ("text", "no trace"),
             ("bomb", "no trace"),
             ("fifo", "no regular file"),
-            ("link", "cannot be opened"),
+            ("link", "no regular file"),
             ("none", "cannot be opened"),
             (".", "no regular file"),
         ] {
