@@ -28,8 +28,10 @@ const SEGMENTS: &str = ".segments";
 const PART: &str = ".part";
 /// The most digits in the number of a dump. No recorder writes so many; a name with more is not one of a dump.
 const DIGITS: usize = 15;
-/// How many numbers are tried where others have taken the names.
-const TRIES: u64 = 65_536;
+/// How many numbers are tried in a row where others have taken the names.
+const TRIES: u64 = 1024;
+/// How far the others may lie from these.
+const FAR: u128 = 10_000_000_000_000;
 
 pub struct Series {
     folder: Arc<OwnedFd>,
@@ -157,7 +159,7 @@ impl Series {
 
     /// Begins the next trace, with the first number whose names are free.
     pub fn begin(&mut self, event: &str) -> io::Result<(Part, Output)> {
-        for number in self.next..self.next + TRIES {
+        for number in numbers(self.next) {
             let name = self.name.dump(number, event);
             if fstatat(&*self.folder, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW).is_ok() {
                 continue;
@@ -190,7 +192,7 @@ impl Series {
 
     /// Another user may have taken the name in the meantime: then it gets a later number.
     fn rename(&mut self, temporary: &OsStr, number: u64, event: &str) -> nix::Result<OsString> {
-        for number in number..number + TRIES {
+        for number in numbers(number) {
             let name = self.name.dump(number, event);
             let folder = &*self.folder;
             let flags = RenameFlags::RENAME_NOREPLACE;
@@ -251,6 +253,13 @@ impl Name {
         name.push(SEGMENTS);
         name
     }
+}
+
+/// The numbers from `next` on, and then, because others can take any number of names, some that nobody can foresee.
+fn numbers(next: u64) -> impl Iterator<Item = u64> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let far = next + (now.as_nanos() % FAR) as u64;
+    (next..next + TRIES).chain(far..far + TRIES)
 }
 
 fn part(name: &OsStr) -> OsString {
@@ -424,6 +433,21 @@ mod tests {
         let left = listed(&folder);
         assert!(theirs.iter().all(|name| left.iter().any(|one| one == name)), "{left:?}");
         assert!(left.contains(&own[2]) && !left.contains(&own[0]), "{left:?}");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_dump_finds_a_name_where_others_have_taken_the_next_ones() {
+        let folder = folder("many");
+        (1..=TRIES).for_each(|number| {
+            std::os::unix::fs::symlink("x", folder.join(format!("run-{number}-end.jsonl"))).unwrap();
+        });
+        let mut series = Series::open(Some(&folder.join("run.jsonl")), SystemTime::now()).unwrap();
+        let (whole, output) = series.begin("end").unwrap();
+        let path = series.finish(whole, output).unwrap();
+        let (number, is_whole) = series.name.number(path.file_name().unwrap()).unwrap();
+        assert!(number > TRIES && is_whole, "{number}");
+        std::mem::drop(series);
         std::fs::remove_dir_all(folder).unwrap();
     }
 
