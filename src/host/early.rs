@@ -3,6 +3,7 @@
 //! hooked when they are mapped.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -12,8 +13,10 @@ use crate::process::{proc, rights};
 
 /// The most paths in one answer.
 const MOST: usize = 1024;
-/// The most folders of Python packages that are searched for one process.
+/// The most folders of Python packages that are searched for one process, and the most places that may have them.
 const MOST_FOLDERS: usize = 16;
+/// The most names that are read for one process, which chooses the folders and may fill them.
+const MOST_NAMES: usize = 1 << 17;
 
 const PACKAGES: [&str; 2] = ["site-packages", "dist-packages"];
 
@@ -61,19 +64,42 @@ fn in_wheels(root: &Path, prefixes: Vec<PathBuf>, mapped: &[Mapping]) -> Vec<Pat
         }
     };
     mapped.iter().filter_map(|mapping| packages_in(&mapping.path)).for_each(|folder| add(below(&folder)));
-    for prefix in prefixes {
-        for packages in PACKAGES {
-            matching(&below(&prefix), &format!("lib/python3*/{packages}")).into_iter().for_each(&mut add);
+    let mut names = Names(MOST_NAMES);
+    for prefix in prefixes.into_iter().take(MOST_FOLDERS) {
+        for python in names.of(&below(&prefix).join("lib"), |name| name.starts_with(b"python3")) {
+            let packages = PACKAGES.map(|packages| python.join(packages));
+            packages.into_iter().filter(|folder| folder.is_dir()).for_each(&mut add);
         }
     }
     let mut all = Vec::new();
     for folder in folders {
-        for libraries in ["nvidia/*/lib", "torch/lib"] {
-            let files = matching(&folder, &format!("{libraries}/*.so*"));
+        let wheels = names.of(&folder.join("nvidia"), |_| true);
+        for libraries in wheels.into_iter().map(|wheel| wheel.join("lib")).chain([folder.join("torch/lib")]) {
+            let files = names.of(&libraries, |name| memchr::memmem::find(name, b".so").is_some());
             all.extend(files.into_iter().take(MOST.saturating_sub(all.len())));
         }
     }
     all
+}
+
+/// How many names may still be read.
+struct Names(usize);
+
+impl Names {
+    /// The paths in a folder whose names pass.
+    fn of(&mut self, folder: &Path, passes: impl Fn(&[u8]) -> bool) -> Vec<PathBuf> {
+        let Ok(mut entries) = fs::read_dir(folder) else { return Vec::new() };
+        let mut all = Vec::new();
+        while self.0 > 0 && all.len() < MOST {
+            let Some(entry) = entries.next() else { break };
+            self.0 -= 1;
+            all.extend(
+                entry.ok().filter(|entry| passes(entry.file_name().as_bytes())).map(|entry| entry.path()),
+            );
+        }
+        all.sort();
+        all
+    }
 }
 
 /// Folders that may contain its packages: its installation prefix, its virtual environment, its user's own packages.
@@ -102,23 +128,22 @@ fn packages_in(path: &Path) -> Option<PathBuf> {
     path.ancestors().find(is_packages).map(Path::to_owned)
 }
 
-fn matching(folder: &Path, pattern: &str) -> Vec<PathBuf> {
-    let Some(folder) = folder.to_str() else { return Vec::new() };
-    let pattern = format!("{}/{pattern}", glob::Pattern::escape(folder));
-    glob::glob(&pattern)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .take(MOST)
-        .filter(|path| path.symlink_metadata().is_ok())
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
+
+    #[test]
+    fn the_names_that_are_read_are_bounded() {
+        let room = std::env::temp_dir().join(format!("gpurec-names-{}", std::process::id()));
+        fs::create_dir_all(&room).unwrap();
+        (0..300).for_each(|number| fs::write(room.join(format!("{number}.so")), "").unwrap());
+        let mut names = Names(1000);
+        assert_eq!(names.of(&room, |name| name.starts_with(b"1")).len(), 111);
+        assert_eq!((names.of(&room, |_| false).len(), names.0), (0, 400));
+        let found = [names.of(&room, |_| true).len(), names.of(&room, |_| true).len()];
+        assert_eq!((found, names.of(&room, |_| true).len(), names.0), ([300, 100], 0, 0));
+        fs::remove_dir_all(&room).unwrap();
+    }
 
     #[test]
     fn the_wheels_beside_what_an_interpreter_has_mapped_are_found() {
