@@ -17,9 +17,9 @@ use super::{Folder, gpurec};
 
 #[path = "../../crates/analysis/examples/crafted/mod.rs"]
 #[allow(dead_code)]
-mod crafted;
+mod kinds;
 
-use crafted::Size;
+use kinds::Size;
 
 /// In KiB.
 const MOST: i64 = 300 << 10;
@@ -85,6 +85,8 @@ fn ended(words: &[String], errors: &str) -> Ended {
             limit(libc::RLIMIT_AS, ADDRESSES)
         });
     }
+    // wait4 waits for it, because it has the peak of memory too.
+    #[allow(clippy::zombie_processes)]
     let child = command.spawn().unwrap();
     // SAFETY: both structs are plain numbers, which wait4 fills; the child is ours and waited for once.
     let (status, peak) = unsafe {
@@ -114,7 +116,7 @@ fn fault(done: &Ended) -> Option<String> {
 fn sweep(size: Size, is_asked: impl Fn(&str, &str) -> bool + Sync) {
     let folder = Folder::new();
     let mut jobs = Vec::new();
-    for kind in crafted::all() {
+    for kind in kinds::all() {
         let all: Vec<_> =
             commands().into_iter().filter(|words| is_asked(kind.name, &words.join(" "))).collect();
         if all.is_empty() {
