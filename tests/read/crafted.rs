@@ -171,6 +171,7 @@ fn many_processes_ranks_and_curves() {
         "world-processes" | "processes-found" => words.contains("parquet"),
         "allocs-processes" => words == "report memory --json TRACE" || words.contains("html -o OUT TRACE"),
         "processes-forks" => words == "report threads --json TRACE",
+        "world-renamed" | "world-hours" | "world-clocks" => words == "ranks TRACE",
         "numbers-all-odd" | "gpu-account" => words == "summary TRACE" || words == "ranks TRACE",
         _ => false,
     };

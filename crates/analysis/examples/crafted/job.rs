@@ -88,6 +88,32 @@ pub const KINDS: &[Crafted] = &[
             collective(it, i % 8, &format!(r#","comm":"c{i}{long}","rank":{},"nranks":8,"seq":0"#, i % 8));
         }
     }),
+    kind("world-renamed", |it| {
+        let last = it.items();
+        for i in 1..=last {
+            collective(it, i, &format!(r#","comm":"c","rank":{i},"nranks":99999999,"seq":0"#));
+        }
+        for i in 1..=last {
+            let rank = last + i;
+            collective(it, last, &format!(r#","comm":"c","rank":{rank},"nranks":99999999,"seq":{i}"#));
+        }
+    }),
+    kind("world-hours", |it| {
+        for i in 0..it.items() {
+            collective(it, i % 100, &format!(r#","comm":"c{i}","rank":{},"nranks":8,"seq":0"#, i % 8));
+        }
+        for i in 0..it.items() {
+            it.ts_ns += 7_300_000_000_000;
+            collective(it, i % 100, &format!(r#","comm":"c","rank":{},"nranks":8,"seq":{i}"#, i % 8));
+        }
+    }),
+    kind("world-clocks", |it| {
+        for i in 0..10 * it.items() {
+            it.line("clock", "clock", &format!(
+                r#""monotonic_ns":{i},"realtime_ns":{i},"error_ns":1,"boot_id":"{i:0100}","ntp":null,"ptp":null"#
+            ));
+        }
+    }),
     kind("world-open-collectives", |it| {
         for i in 0..it.items() {
             collective(it, 1, &format!(r#","comm":"c","rank":0,"nranks":4096,"seq":{i}"#));

@@ -2,7 +2,7 @@
 //! all traces of a host and boot: its CLOCK_MONOTONIC, moved to where CLOCK_REALTIME was at the first reading. It does not
 //! jump when a program sets CLOCK_REALTIME. Not here: how far the hosts are apart (clocks.rs).
 
-use gpurec_trace::{Clock, Header, Ntp, time};
+use gpurec_trace::{Header, Ntp, time};
 
 /// One clock: that of a host since it booted, or of a trace whose header has no clock.
 #[derive(Clone, Debug, Default)]
@@ -70,18 +70,24 @@ impl Domains {
             domain.stepped_ns = domain.stepped_ns.max(base_ns.abs_diff(domain.base_ns));
             domain.base_ns.saturating_add(monotonic_ns)
         });
-        self.reading(domain, clock);
+        self.reading(domain, clock.ntp);
         Shift { domain, ns }
     }
 
     /// Keeps the worst that NTP says of a host.
-    pub fn reading(&mut self, domain: usize, clock: &Clock) {
-        let Some(domain) = self.0.get_mut(domain) else { return };
-        let worse = |a: Ntp, b: Ntp| if !b.synchronized || b.max_error_ns > a.max_error_ns { b } else { a };
-        domain.ntp = match (domain.ntp, clock.ntp) {
-            (Some(known), Some(new)) if known.synchronized => Some(worse(known, new)),
-            (None, new) => new,
-            (known, _) => known,
-        };
+    pub fn reading(&mut self, domain: usize, ntp: Option<Ntp>) {
+        if let Some(domain) = self.0.get_mut(domain) {
+            domain.ntp = worst(domain.ntp, ntp);
+        }
+    }
+}
+
+/// The first that is not synchronized, else the largest error.
+pub fn worst(known: Option<Ntp>, new: Option<Ntp>) -> Option<Ntp> {
+    let worse = |a: Ntp, b: Ntp| if !b.synchronized || b.max_error_ns > a.max_error_ns { b } else { a };
+    match (known, new) {
+        (Some(known), Some(new)) if known.synchronized => Some(worse(known, new)),
+        (None, new) => new,
+        (known, _) => known,
     }
 }

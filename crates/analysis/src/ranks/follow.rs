@@ -9,12 +9,12 @@ use gpurec_trace::bounds::{LONGEST_NAME, entry, short};
 use gpurec_trace::hash::Map;
 use gpurec_trace::tree::{Call, Calls};
 use gpurec_trace::{
-    Body, Brief, CallBegin, CallEnd, Clock, Collective, ExitStatus, Frame, GpuKind, GpuWork, Instant,
-    KernelBegin, KernelEnd, Line, Notes, Process, Reader, Stack, Value,
+    Body, Brief, CallBegin, CallEnd, Collective, ExitStatus, Frame, GpuKind, GpuWork, Instant, KernelBegin,
+    KernelEnd, Line, Notes, Ntp, Process, Reader, Stack, Value,
 };
 
 use super::arrival::{ALL, Arrival, Before, IN_JOB, Key, What, Who};
-use super::domain::Shift;
+use super::domain::{Shift, worst};
 use super::names::{Names, OTHERS, OwnNames};
 use super::process::{InCall, Last, Left, Pending, ProcessState, ThreadState};
 use crate::driver::OFF_CPU;
@@ -69,7 +69,8 @@ pub struct Seen {
     pub is_over: bool,
     /// The arrivals of this round.
     pub arrivals: Vec<Arrival>,
-    pub clocks: Vec<Clock>,
+    /// The worst that NTP says of the clock in this round.
+    pub ntp: Option<Ntp>,
     has_gpu: bool,
     calls: Calls<Open>,
     /// By the number of a function: whether its calls wait.
@@ -110,7 +111,7 @@ impl<'a> Follower<'a> {
             ts_ns: 0,
             is_over: false,
             arrivals: Vec::new(),
-            clocks: Vec::new(),
+            ntp: None,
             has_gpu,
             calls: Calls::default(),
             waits: Vec::new(),
@@ -210,7 +211,7 @@ impl Seen {
             Body::Gpu(gpu) => self.work(&GpuWork::of(line, gpu)),
             Body::Stack(stack) => self.stack(stack),
             Body::Process(process) => self.process(line.ts_ns, process),
-            Body::Clock(clock) => self.clocks.push((**clock).clone()),
+            Body::Clock(clock) => self.ntp = worst(self.ntp, clock.ntp),
             Body::Xid(xid) if self.xids.len() < 100 => {
                 let at = gpurec_trace::text::clean(&xid.message);
                 let text = format!("Xid {} on {}: {at}", xid.xid, xid.device);

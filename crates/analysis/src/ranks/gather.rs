@@ -30,7 +30,6 @@ use gpurec_trace::{Body, ReadError};
 /// Nanoseconds that the first round reads.
 const FIRST_ROUND_NS: i64 = 100_000_000;
 const SPOOL: &str = "the finished collectives cannot be kept in the folder for temporary files (TMPDIR)";
-const LONGEST_ROUND_NS: i64 = 3_600_000_000_000;
 /// A round with more arrivals than this is followed by a shorter one, and one with fewer by a longer one.
 const MANY: usize = 32_768;
 const FEW: usize = 8_192;
@@ -183,9 +182,7 @@ fn read(followers: &mut [Mutex<Follower>], matcher: &mut Matcher, domains: &mut 
         let mut count = 0;
         for (trace, follower) in followers.iter_mut().enumerate() {
             let seen = &mut own(follower).seen;
-            for clock in seen.clocks.drain(..) {
-                domains.reading(seen.shift.domain, &clock);
-            }
+            domains.reading(seen.shift.domain, seen.ntp.take());
             count += seen.arrivals.len();
             for arrival in seen.arrivals.drain(..) {
                 matcher.add(arrival).context(SPOOL)?;
@@ -195,11 +192,16 @@ fn read(followers: &mut [Mutex<Follower>], matcher: &mut Matcher, domains: &mut 
             }
         }
         matcher.round().context(SPOOL)?;
-        if count > MANY {
-            window_ns = (window_ns / 2).max(1_000_000);
-        } else if count < FEW {
-            window_ns = (window_ns * 2).min(LONGEST_ROUND_NS);
-        }
+        window_ns = next_window(window_ns, count);
+    }
+}
+
+/// Grows without a limit: where times are far apart, each would take a round, and a round visits all communicators.
+fn next_window(ns: i64, arrivals: usize) -> i64 {
+    match arrivals {
+        count if count > MANY => (ns / 2).max(1_000_000),
+        count if count < FEW => ns.saturating_mul(2),
+        _ => ns,
     }
 }
 
@@ -279,7 +281,7 @@ fn notes(report: &mut Report, followers: &[Follower], matcher: &Matcher, rank: &
     }
     if matcher.left_out > 0 {
         report.notes.push(format!(
-            "there are more communicators than gpurec follows: {} collectives, sends or receives of the others are in no figure",
+            "there are more communicators, or ranks in them, than gpurec follows: {} collectives, sends or receives of the others are in no figure",
             matcher.left_out
         ));
     }
@@ -471,4 +473,16 @@ fn sums(
         }
     }
     (differences(&calls), slow_kernels(&kernels))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_are_far_apart_take_few_rounds() {
+        let far = (0..64).fold(FIRST_ROUND_NS, |ns, _| next_window(ns, 0));
+        assert_eq!(far, i64::MAX);
+        assert_eq!((next_window(far, MANY), next_window(1_000_000, MANY + 1)), (far, 1_000_000));
+    }
 }

@@ -18,10 +18,11 @@ const MEETINGS: [&str; 4] = ["AllReduce", "AllGather", "ReduceScatter", "AlltoAl
 /// A rank may deliver a collective up to this many places away from the order in which it made them.
 const DISORDER: u64 = 256;
 /// Limits on the open collectives of a communicator while ranks of it are not known, on its open transfers, on the parts
-/// of all that are open, on communicators, on mismatches, and on the ranks of one.
+/// of all that are open, on communicators, on the members of all, on mismatches, and on the ranks of one.
 const MOST_OPEN: usize = 1024;
 const MOST_ROWS: usize = 1 << 18;
 const MOST_COMMS: usize = 1 << 16;
+const MOST_MEMBERS: usize = 1 << 18;
 const MOST_VALUES: usize = 4096;
 const MOST_TRANSFERS: usize = 1 << 15;
 pub const MOST_MISMATCHES: usize = 100;
@@ -38,6 +39,8 @@ struct Member {
 #[derive(Default)]
 struct Comm {
     members: BTreeMap<u32, Member>,
+    /// The rank under which a process is a member.
+    ranks: Map<Who, u32>,
     nranks: Option<u32>,
     open: BTreeMap<u64, Vec<Arrival>>,
     /// By the number, the sender and the receiver.
@@ -51,8 +54,7 @@ impl Comm {
     fn member(&mut self, arrival: &Arrival) -> &mut Member {
         let mut rank = arrival.rank;
         if !self.members.contains_key(&rank) {
-            let known = self.members.iter().find(|(_, it)| it.who == arrival.who);
-            rank = known.map_or(rank, |(known, _)| *known);
+            rank = *self.ranks.entry(arrival.who).or_insert(rank);
         }
         let new = Member { who: arrival.who, highest: arrival.key.seq, is_over: false };
         self.members.entry(rank).or_insert(new)
@@ -79,7 +81,8 @@ pub struct Matcher {
     /// The domain of the clock of each trace.
     domains: Vec<usize>,
     comms: Map<u32, Comm>,
-    /// Arrivals in all of them.
+    /// Members and arrivals in all of them.
+    members: usize,
     rows: usize,
     /// Parts of communicators that are beyond the limit.
     pub left_out: u64,
@@ -101,6 +104,7 @@ impl Matcher {
             names,
             domains,
             comms: Map::default(),
+            members: 0,
             rows: 0,
             left_out: 0,
             spool: Spool::default(),
@@ -122,6 +126,13 @@ impl Matcher {
             self.left_out += 1;
             return Ok(());
         };
+        if !of.members.contains_key(&arrival.rank) && !of.ranks.contains_key(&arrival.who) {
+            if self.members >= MOST_MEMBERS {
+                self.left_out += 1;
+                return Ok(());
+            }
+            self.members += 1;
+        }
         let member = of.member(&arrival);
         if member.who != arrival.who {
             self.duplicates.insert(arrival.who, member.who);
