@@ -2,9 +2,10 @@
 //! of one trace each. Out: the part of the report that follows from them: completeness, and what one rank does and the
 //! others do not. All else is not known, and the report says why.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,9 +19,21 @@ use super::report::{RankState, Report};
 use crate::figures::{Figures, OTHER_FUNCTIONS};
 use crate::only::Only;
 use crate::{Usage, ui};
+use gpurec_trace::bounds::BytesLeft;
 
 /// Documents have some kilobytes.
 const MOST_BYTES: u64 = 256 << 20;
+/// Limit on the memory that one document takes as JSON, reckoned from its bytes: what a list or an object takes with
+/// its first values, and what each further value takes.
+const DOCUMENT: usize = 96 << 20;
+const OBJECT: usize = 700;
+const LIST: usize = 160;
+const VALUE: usize = 100;
+/// Limits on ranks and notes, and on the bytes of reasons and of the names of functions and kernels.
+const MOST_RANKS: usize = 1 << 16;
+const MOST_NOTES: usize = 1000;
+const TEXTS: usize = 16 << 20;
+const SUMS: usize = 48 << 20;
 
 /// What documents do not tell.
 const UNKNOWN: [&str; 6] = ["clocks", "stragglers", "collectives", "mismatches", "hangs", "skew"];
@@ -45,7 +58,7 @@ pub fn gather(files: &[PathBuf], only: &Only) -> Result<Report> {
     let mut job = Job::default();
     for file in files {
         if let Err(error) = job.file(file) {
-            job.report.notes.push(format!("{}: {error:#}; it is left out", ui::name(file)));
+            job.note(|| format!("{}: {error:#}; it is left out", ui::name(file)));
             job.report.unread += 1;
         }
     }
@@ -62,16 +75,45 @@ struct Job {
     /// Of documents of one rank.
     calls: ByRank,
     kernels: ByRank,
-    /// The functions of documents that list not all.
-    listed: Vec<BTreeSet<Arc<str>>>,
+    /// The functions that every document that lists not all has.
+    listed: Option<BTreeSet<Arc<str>>>,
+    there: BTreeSet<u32>,
+    texts: BytesLeft<TEXTS>,
+    sums: BytesLeft<SUMS>,
+    more_notes: u64,
+}
+
+/// Stops where a document would take too much memory.
+struct Bounded<'a, R> {
+    input: R,
+    left: &'a Cell<usize>,
+}
+
+impl<R: Read> Read for Bounded<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.input.read(into)?;
+        let of = |byte: &u8| match byte {
+            b'{' => OBJECT,
+            b'[' => LIST,
+            b',' => VALUE,
+            _ => 2,
+        };
+        let taken = into.iter().take(count).map(of).sum();
+        let left = self.left.get().checked_sub(taken);
+        self.left.set(left.ok_or_else(|| io::Error::other("the document is too large"))?);
+        Ok(count)
+    }
 }
 
 impl Job {
     fn file(&mut self, file: &Path) -> Result<()> {
-        let input = BufReader::new(File::open(file)?.take(MOST_BYTES));
+        let left = Cell::new(DOCUMENT);
+        let input = Bounded { input: File::open(file)?.take(MOST_BYTES), left: &left };
+        let input = BufReader::new(input);
         let mut found = 0;
         for document in serde_json::Deserializer::from_reader(input).into_iter::<Value>() {
-            let document = document.context("it is not JSON")?;
+            let document = document.context("it cannot be read as JSON")?;
+            left.set(DOCUMENT);
             // Any object can be read as figures.
             if document.get("cuda_calls").is_none() || document.get("functions").is_none() {
                 bail!("it is no document of gpurec summary --json");
@@ -94,45 +136,72 @@ impl Job {
             }
         }
         if ranks.is_empty() {
-            self.report.notes.push(format!("{}: no process has a rank; it is left out", ui::name(file)));
+            self.note(|| format!("{}: no process has a rank; it is left out", ui::name(file)));
         }
-        let known = |rank: &u32| self.report.ranks.iter().any(|it| it.rank == Some(*rank));
-        let twice: Vec<u32> = ranks.keys().copied().filter(known).collect();
+        let twice: Vec<u32> = ranks.keys().copied().filter(|rank| self.there.contains(rank)).collect();
         for rank in twice {
             ranks.remove(&rank);
-            let name = ui::name(file);
-            self.report.notes.push(format!("rank {rank} is there twice: that in {name} is left out"));
+            self.note(|| format!("rank {rank} is there twice: that in {} is left out", ui::name(file)));
         }
+        let reasons: Vec<String> =
+            figures.incomplete_because.iter().chain(&figures.notes).take(5).cloned().collect();
+        let bytes = reasons.iter().map(String::len).sum();
         for (rank, pid) in &ranks {
+            if self.there.len() >= MOST_RANKS {
+                self.note(|| format!("{}: there are more ranks than gpurec follows", ui::name(file)));
+                break;
+            }
+            self.there.insert(*rank);
             self.report.ranks.push(RankState {
                 rank: Some(*rank),
                 host: String::new(),
                 file: file.display().to_string(),
                 pid: *pid,
                 complete: figures.complete,
-                reasons: figures.incomplete_because.iter().chain(&figures.notes).take(5).cloned().collect(),
+                reasons: if self.texts.take(bytes) { reasons.clone() } else { Vec::new() },
                 xids: Vec::new(),
                 is_duplicate: false,
             });
         }
         match ranks.first_key_value() {
             Some((rank, _)) if ranks.len() == 1 => self.sums(*rank, figures),
-            Some(_) => self.report.notes.push(format!(
-                "{}: its calls and kernels are those of {} ranks together, so they are compared with none",
-                ui::name(file),
-                ranks.len()
-            )),
+            Some(_) => self.note(|| {
+                format!(
+                    "{}: its calls and kernels are those of {} ranks together, so they are compared with none",
+                    ui::name(file),
+                    ranks.len()
+                )
+            }),
             None => {}
         }
     }
 
+    fn note(&mut self, text: impl FnOnce() -> String) {
+        if self.report.notes.len() < MOST_NOTES {
+            self.report.notes.push(text());
+        } else {
+            self.more_notes += 1;
+        }
+    }
+
     fn sums(&mut self, rank: u32, figures: &Figures) {
+        let functions = figures.functions.iter().map(|it| it.name.len() + VALUE);
+        let kernels = figures.gpu.iter().flat_map(|gpu| &gpu.kernels).map(|it| it.name.len() + VALUE);
+        if !self.sums.take(functions.chain(kernels).sum()) {
+            self.note(|| {
+                format!("rank {rank}: there are too many names, so its calls are compared with none")
+            });
+            return;
+        }
         let calls = self.calls.entry(Some(rank)).or_default();
         for it in &figures.functions {
             calls.insert(it.name.as_str().into(), Sum { count: it.calls, ns: it.total_ns });
         }
         if calls.remove(OTHER_FUNCTIONS).is_some() {
-            self.listed.push(calls.keys().cloned().collect());
+            match &mut self.listed {
+                Some(listed) => listed.retain(|name| calls.contains_key(name)),
+                None => self.listed = Some(calls.keys().cloned().collect()),
+            }
         }
         if let Some(gpu) = &figures.gpu {
             let kernels = self.kernels.entry(Some(rank)).or_default();
@@ -145,12 +214,14 @@ impl Job {
     fn finish(mut self) -> Report {
         // Whether a document that does not list all has calls of a function is not known.
         for sums in self.calls.values_mut() {
-            sums.retain(|name, _| self.listed.iter().all(|listed| listed.contains(name)));
+            sums.retain(|name, _| self.listed.as_ref().is_none_or(|listed| listed.contains(name)));
+        }
+        if self.more_notes > 0 {
+            self.report.notes.push(format!("and {} more notes", self.more_notes));
         }
         let mut report = self.report;
         report.ranks.sort_by(|a, b| (a.rank, &a.file).cmp(&(b.rank, &b.file)));
-        let there: BTreeSet<u32> = report.ranks.iter().filter_map(|it| it.rank).collect();
-        report.missing = Missing::of(&there, there.last().map_or(0, |rank| u64::from(*rank)));
+        report.missing = Missing::of(&self.there, self.there.last().map_or(0, |rank| u64::from(*rank)));
         report.differences = differences(&self.calls);
         report.slow_kernels = slow_kernels(&self.kernels);
         report.unknown = UNKNOWN.iter().map(|figure| (*figure, WHY.to_owned())).collect();

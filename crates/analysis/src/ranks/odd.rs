@@ -79,9 +79,15 @@ pub fn differences(calls: &ByRank) -> Vec<Difference> {
         if matches!(role, CallRole::Other | CallRole::Init) {
             continue;
         }
+        let without = calls.len() - by_rank.len();
         let mut counts: Vec<u64> = by_rank.values().map(|sum| sum.count).collect();
-        counts.resize(calls.len(), 0);
-        let others = median(&mut counts);
+        // Where half of the ranks have no call, no work for each of them.
+        let others = if calls.len().saturating_sub(1) / 2 < without {
+            0
+        } else {
+            counts.resize(calls.len(), 0);
+            median(&mut counts)
+        };
         let mut compare = |rank: Option<u32>, Sum { count, ns }: Sum| {
             let apart = count.abs_diff(others);
             let differs = u128::from(apart) * 100 > u128::from(others) * u128::from(COUNT_PERCENT);

@@ -370,6 +370,30 @@ fn a_job_of_documents() {
     assert!(gather(&mixed, &Only::default()).is_err_and(|error| error.is::<crate::Usage>()));
 }
 
+/// Whatever a document has in great number is bounded.
+#[test]
+fn large_documents() {
+    let folder = Folder::new();
+    let list = "[],".repeat(400_000);
+    let head = r#"{"cuda_calls":1,"functions":[]"#;
+    fs::write(folder.file("0.json"), format!("{head},\"x\":[{list}1]}}")).unwrap();
+    let process =
+        |rank: u32| format!(r#"{{"pid":1,"rank":{rank},"command":[],"calls":1,"peak_device_bytes":0}}"#);
+    for (name, first) in [("1.json", 0), ("2.json", 40_000), ("3.json", 0)] {
+        let all: Vec<String> = (first..first + 40_000).map(process).collect();
+        fs::write(folder.file(name), format!(r#"{head},"processes":[{}]}}"#, all.join(","))).unwrap();
+    }
+    fs::write(folder.file("4.json"), format!("{head}}}\n").repeat(3000)).unwrap();
+    let report = folder.report();
+    assert!(
+        report.notes.first().is_some_and(|note| note.contains("too large")),
+        "{:?}",
+        report.notes.first()
+    );
+    assert_eq!((report.ranks.len(), report.missing.is_empty()), (65_536, true));
+    assert!(report.notes.len() < 1100 && report.notes.last().is_some_and(|note| note.contains("more notes")));
+}
+
 /// What happened at one time on all hosts is at one time in an export, although their clocks are 50 ms apart.
 #[test]
 fn an_export_has_one_time_line() {
