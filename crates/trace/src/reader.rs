@@ -21,6 +21,13 @@ const READ_AHEAD: usize = 128 * 1024;
 
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
+/// The largest window of a compressed trace, as a power of two: 8 MiB, as `zstd -19` makes it. `zstd --long` makes one of
+/// 128 MiB, and some commands read a trace three times at once, or many traces.
+const LARGEST_WINDOW: u32 = 23;
+
+/// What zstd says of a larger one.
+const WINDOW_TOO_LARGE: &str = "requires too much memory";
+
 /// The size of one request to the decoder. Where the data are damaged, the error discards everything that the same
 /// request has decoded.
 const DECODED: usize = 16 * 1024;
@@ -52,6 +59,10 @@ fn advice(error: &io::Error) -> String {
         ErrorKind::PermissionDenied => {
             format!("you may not read this trace ({error}); read it as its owner, or ask for a copy")
         }
+        _ if error.to_string().contains(WINDOW_TOO_LARGE) => format!(
+            "the trace is compressed with a window of more than {} MiB (zstd --long or --ultra); decompress it: zstd -d --long=31 FILE",
+            (1 << LARGEST_WINDOW) >> 20
+        ),
         _ => format!("the trace cannot be read ({error}); check the file and its disk"),
     }
 }
@@ -397,7 +408,8 @@ pub(super) fn reader_of(
         return Ok(Reader::new(Box::new(whole)));
     }
     let buffered = BufReader::with_capacity(READ_AHEAD, whole);
-    let decoder = zstd::stream::read::Decoder::with_buffer(buffered).map_err(ReadError::Io)?;
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(buffered).map_err(ReadError::Io)?;
+    decoder.window_log_max(LARGEST_WINDOW).map_err(ReadError::Io)?;
     Ok(Reader::new(Box::new(DecodedStream(decoder))))
 }
 

@@ -432,3 +432,17 @@ fn a_stack_that_would_be_too_long_is_written_shorter() {
     let (lines, _) = read_all(&text);
     assert!(lines[0].contains("Stack"), "{}", lines[0]);
 }
+
+/// A window of 128 MiB costs a reader that much memory, for each trace that it reads at once.
+#[test]
+fn a_large_window_is_refused_with_a_remedy() {
+    let read = |window: u32| {
+        let mut out = zstd::Encoder::new(Vec::new(), 1).unwrap();
+        out.window_log(window).unwrap();
+        std::io::Write::write_all(&mut out, b"{\"event_id\":0}\n").unwrap();
+        let mut reader = crate::reader::reader_of(std::io::Cursor::new(out.finish().unwrap())).unwrap();
+        reader.next().err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    assert!(read(23).contains("this is not a gpurec trace"), "{}", read(23));
+    assert!(read(27).contains("a window of more than 8 MiB"), "{}", read(27));
+}
