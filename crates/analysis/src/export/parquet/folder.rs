@@ -25,6 +25,9 @@ const UNKNOWN: &str = "__HIVE_DEFAULT_PARTITION__";
 /// A file with longer metadata is no part of gpurec's.
 const MOST_METADATA: u32 = 64 << 20;
 
+/// No file system has longer names than 255 bytes; the last escape may be three.
+const LONGEST_KEY: usize = 250;
+
 /// Gives the parts their names, in their order.
 pub fn publish(dataset: &Path, facts: &Facts, parts: Vec<Written>) -> Result<()> {
     // Else two copies of one trace would not see each other.
@@ -105,11 +108,14 @@ fn only<T: Ord>(values: &BTreeSet<T>) -> Option<&T> {
     values.first().filter(|_| values.len() == 1)
 }
 
-/// `key=value`, with the escapes of Hive.
+/// `key=value`, with the escapes of Hive. Long values that begin alike share a folder.
 fn key(key: &str, value: Option<&str>) -> String {
     let mut text = format!("{key}=");
     let Some(value) = value else { return text + UNKNOWN };
     for byte in value.bytes() {
+        if text.len() >= LONGEST_KEY {
+            break;
+        }
         match has_no_escape(byte) {
             true => text.push(char::from(byte)),
             false => text.push_str(&format!("%{byte:02X}")),
@@ -187,5 +193,18 @@ mod tests {
         assert_eq!(key("job", Some("a/b=c %é")), "job=a%2Fb%3Dc%20%25%C3%A9");
         assert_eq!(key("rank", None), "rank=__HIVE_DEFAULT_PARTITION__");
         assert_eq!(key("host", Some("..")), "host=..");
+        assert_eq!(key("host", Some(&"/".repeat(5000))).len(), 251);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_fifo_in_a_dataset_is_no_part() {
+        let folder = std::env::temp_dir().join(format!("gpurec-fifo-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let fifo = folder.join("part-0.parquet");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+        let parts = parts_of(&folder, 1).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(made.success() && parts.is_empty());
     }
 }
