@@ -7,6 +7,7 @@ pub mod cupti;
 pub mod door;
 pub mod join;
 pub mod lane;
+pub mod names;
 mod numbers;
 pub mod overhead;
 pub mod refusal;

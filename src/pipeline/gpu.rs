@@ -17,11 +17,9 @@ use crate::gpu::cupti::{self, Activity};
 use crate::gpu::door::{Answer, Connected, Rings, Seat};
 use crate::gpu::join::Program;
 use crate::gpu::lane::launches;
+use crate::gpu::names::{Left, Names};
 use crate::gpu::overhead::Overheads;
 use crate::gpu::ring::{Facts, Record, Ring, Stopped, state};
-use gpurec_cuda::semantics::kernel_name;
-use gpurec_trace::bounds::BytesLeft;
-use gpurec_trace::hash::Map;
 use gpurec_trace::{GpuAccount, GpuSource};
 
 /// The most staged records. Beyond them the rings are left alone, which have room of their own.
@@ -30,8 +28,6 @@ const MOST_STAGED: usize = 1 << 17;
 const PART: usize = 2 << 10;
 /// How long after a program's end its account is closed. Work waits half that time for the record of its call.
 const CLOSED_AFTER_NS: u64 = 10_000_000_000;
-/// Bytes of the kernels' names of one process.
-const NAMES: usize = 4 << 20;
 /// How often the worker looks whether processes have ended.
 const LOOK_NS: u64 = 100_000_000;
 
@@ -52,8 +48,7 @@ struct Process {
     _seat: Seat,
     /// When the worker noticed that the process has ended.
     gone: Option<u64>,
-    names: Map<u64, Arc<str>>,
-    left: BytesLeft<NAMES>,
+    names: Names,
     is_told: bool,
     /// It has ended, or runs another program: what is in the ring is all that comes.
     has_ended: bool,
@@ -83,6 +78,7 @@ pub struct Gpu {
     settled: usize,
     staged: VecDeque<Staged>,
     overheads: Overheads,
+    names_left: Left,
 }
 
 impl Gpu {
@@ -97,6 +93,7 @@ impl Gpu {
             settled: 0,
             staged: VecDeque::new(),
             overheads: Overheads::default(),
+            names_left: Left::default(),
         }
     }
 
@@ -130,8 +127,7 @@ impl Gpu {
             end,
             _seat: seat,
             gone: None,
-            names: Map::default(),
-            left: BytesLeft::default(),
+            names: Names::default(),
             is_told: false,
             has_ended: false,
             is_read: false,
@@ -191,24 +187,13 @@ impl Gpu {
             if self.staged.len() >= MOST_STAGED {
                 return true;
             }
-            let (ring, names, left, staged) =
-                (&mut process.ring, &mut process.names, &mut process.left, &mut self.staged);
+            let (ring, names, staged) = (&mut process.ring, &mut process.names, &mut self.staged);
             let (pid, since) = (process.pid, process.since);
             let stopped = ring.read(PART, &mut |record| match record {
-                Record::Name { hash, name } => {
-                    if left.take(name.len()) {
-                        names.insert(hash, kernel_name(name, false).into());
-                    }
-                }
+                Record::Name { hash, name } => names.add(hash, name, &mut self.names_left),
                 Record::Activity { name, bytes } => {
                     if let Some(activity) = cupti::decode(bytes) {
-                        staged.push_back(Staged {
-                            at: now,
-                            pid,
-                            since,
-                            name: names.get(&name).cloned(),
-                            activity,
-                        });
+                        staged.push_back(Staged { at: now, pid, since, name: names.get(name), activity });
                     }
                 }
             });
@@ -221,6 +206,7 @@ impl Gpu {
             }
             if process.is_read || stopped == Stopped::Broken {
                 process.is_read = true;
+                process.names.forget(&mut self.names_left);
                 self.ended.push(process.ended(process.ring.facts(), stopped == Stopped::Broken));
             }
         }
