@@ -66,6 +66,8 @@ pub struct Facts {
 pub struct Ring {
     at: NonNull<u8>,
     tail: u64,
+    /// Nothing behind it is read.
+    until: Option<u64>,
     broken: bool,
     scratch: Box<[u8; shape::LONGEST]>,
 }
@@ -94,7 +96,13 @@ impl Ring {
         let at = unsafe { mmap(None, length, both, MapFlags::MAP_SHARED, &fd, 0)? };
         // SAFETY: the mapping from above; no child uses it.
         let _ = unsafe { madvise(at, LENGTH, MmapAdvise::MADV_DONTFORK) };
-        let mut ring = Ring { at: at.cast(), tail: 0, broken: false, scratch: Box::new([0; shape::LONGEST]) };
+        let mut ring = Ring {
+            at: at.cast(),
+            tail: 0,
+            until: None,
+            broken: false,
+            scratch: Box::new([0; shape::LONGEST]),
+        };
         // SAFETY: no other process has it yet.
         let header = unsafe { ring.at.cast::<Header>().as_mut() };
         (header.magic, header.abi, header.size) = (shape::MAGIC, shape::ABI, shape::SIZE as u64);
@@ -133,12 +141,19 @@ impl Ring {
         self.header().stop.store(1, Ordering::Relaxed);
     }
 
+    /// What is written from here on is never read, however long the process goes on.
+    pub fn close(&mut self) {
+        self.stop();
+        let head = self.header().head.load(Ordering::Acquire);
+        self.until.get_or_insert(head);
+    }
+
     /// Reads up to `most` records.
     pub fn read(&mut self, most: usize, each: &mut dyn FnMut(Record)) -> Stopped {
         if self.broken {
             return Stopped::Broken;
         }
-        let head = self.header().head.load(Ordering::Acquire);
+        let head = self.until.unwrap_or_else(|| self.header().head.load(Ordering::Acquire));
         let mut given_back = self.tail;
         let mut stopped = Stopped::Many;
         for _ in 0..most {
@@ -323,6 +338,19 @@ mod tests {
             assert_eq!(all(&mut ring), (Stopped::Broken, vec![]), "{head} {word:#x}");
             assert_eq!(all(&mut ring).0, Stopped::Broken);
         }
+    }
+
+    #[test]
+    fn a_closed_ring_has_an_end_although_the_process_writes_on() {
+        let (mut ring, _fd) = Ring::make(Wanted::default()).unwrap();
+        // SAFETY: as above.
+        let shared = unsafe { &*std::ptr::from_ref(&ring) };
+        let mut writer = Writer(shared, 0);
+        writer.put(record::ACTIVITY, &[1, 2]);
+        ring.close();
+        writer.put(record::ACTIVITY, &[3, 4]);
+        assert_eq!(all(&mut ring), (Stopped::Drained, vec!["1 8".to_owned()]));
+        assert_eq!(all(&mut ring), (Stopped::Drained, vec![]));
     }
 
     #[test]

@@ -187,6 +187,10 @@ impl Gpu {
             if self.staged.len() >= MOST_STAGED {
                 return true;
             }
+            if process.has_ended {
+                // Its children may still have the ring.
+                process.ring.close();
+            }
             let (ring, names, staged) = (&mut process.ring, &mut process.names, &mut self.staged);
             let (pid, since) = (process.pid, process.since);
             let stopped = ring.read(PART, &mut |record| match record {
@@ -278,17 +282,15 @@ impl Gpu {
 
     /// The end of the recording: everything that the rings have.
     pub fn finish(&mut self, lines: &mut Lines) -> GpuAccount {
-        loop {
-            self.meet(lines);
-            let is_busy = self.read();
+        self.meet(lines);
+        // A process that runs on may write faster than this reads.
+        self.processes.iter_mut().for_each(|process| process.ring.close());
+        while self.read() {
             self.release(u64::MAX, lines);
-            if !is_busy {
-                break;
-            }
         }
+        self.release(u64::MAX, lines);
         lines.gpu_expire(0, true, GpuSource::Lane);
         for process in self.processes.drain(..) {
-            process.ring.stop();
             let facts = process.ring.facts();
             self.ended.push(process.ended(facts, false));
         }
