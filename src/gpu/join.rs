@@ -193,6 +193,11 @@ impl Join {
         self.program_at(pid, time) == self.program(pid)
     }
 
+    /// True from the begin of its watch until its account is closed.
+    pub fn knows(&self, program: Program) -> bool {
+        self.processes.contains_key(&program)
+    }
+
     pub fn watches(&self, pid: u32) -> bool {
         !self.processes.is_empty() && self.processes.contains_key(&self.program(pid))
     }

@@ -259,14 +259,11 @@ impl Gpu {
                 || ended.iter().any(|one| one.pid == program.pid && one.program.is_none())
         };
         let until = complete_to.saturating_sub(CLOSED_AFTER_NS);
-        let closed = lines.close_gpu_accounts(until, is_open, GpuSource::Lane);
-        if closed.is_empty() {
-            return;
+        for (program, own) in lines.close_gpu_accounts(until, is_open, GpuSource::Lane) {
+            lines.gpu_totals.add(&own, &account::of(&self.ended, program), true);
         }
-        for (program, own) in &closed {
-            lines.gpu_totals.add(own, &account::of(&self.ended, *program), true);
-        }
-        self.ended.retain(|one| !closed.iter().any(|(program, _)| one.program == Some(*program)));
+        // Those of closed programs, and those that came when their process had ended.
+        self.ended.retain(|one| one.program.is_none_or(|program| lines.gpu.knows(program)));
         self.settled = self.ended.iter().take_while(|one| one.program.is_some()).count();
     }
 
@@ -340,9 +337,15 @@ mod tests {
     use crate::gpu::door;
     use crate::gpu::ring::Wanted;
 
-    /// The record of its end comes before its ring: so to say, there is none.
     #[test]
     fn the_ring_of_a_process_that_ended_at_once_is_released() {
+        released(false);
+        released(true);
+    }
+
+    /// `later`: the record of its end comes after its ring, which was made when it had ended. Otherwise it comes before,
+    /// so to say: there is none.
+    fn released(later: bool) {
         let make = |flags| socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
         let (listening, own) = (make(SockFlag::SOCK_NONBLOCK), make(SockFlag::empty()));
         // Linux chooses a name.
@@ -359,6 +362,7 @@ mod tests {
             ForkResult::Parent { child } => child,
         };
         waitid(Id::Pid(child), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
+        let ended = monotonic_ns();
         let rings = door::open(listening, Wanted::default(), 0, |_| true).unwrap();
         let mut gpu = Gpu::new(rings, Box::new(|_| {}));
         let mut lines = Lines::new(None, None, 0);
@@ -366,7 +370,12 @@ mod tests {
         let (mut came, begun) = (false, std::time::Instant::now());
         while !came || !gpu.processes.is_empty() {
             gpu.meet(&mut lines);
-            came |= !gpu.processes.is_empty();
+            if !came && !gpu.processes.is_empty() {
+                came = true;
+                if later {
+                    lines.gpu.ended(child.as_raw() as u32, ended);
+                }
+            }
             gpu.release(monotonic_ns(), &mut lines);
             gpu.read();
             assert!(begun.elapsed().as_secs() < 60, "{came}");
