@@ -195,16 +195,4 @@ mod tests {
         assert_eq!(key("host", Some("..")), "host=..");
         assert_eq!(key("host", Some(&"/".repeat(5000))).len(), 251);
     }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_fifo_in_a_dataset_is_no_part() {
-        let folder = std::env::temp_dir().join(format!("gpurec-fifo-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let fifo = folder.join("part-0.parquet");
-        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
-        let parts = parts_of(&folder, 1).unwrap();
-        fs::remove_dir_all(&folder).unwrap();
-        assert!(made.success() && parts.is_empty());
-    }
 }
