@@ -97,7 +97,7 @@ enum gpurec_flag {
 	 * pthread_exit. */
 	GPUREC_LEFT_CALLS = 16384,
 	/* gpurec_new_file: what is mapped as code can be changed through a shared mapping, which may be the mapping itself.
-	 * Without an address, it is that mapping that is new: the code was examined before. */
+	 * Without an address, the code was examined before, and the shared mapping is new. */
 	GPUREC_CHANGEABLE = 32768,
 };
 

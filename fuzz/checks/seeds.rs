@@ -1,8 +1,8 @@
 //! What the fuzzer begins with.
 //! In: a folder.
 //! Out: a folder for each target with a few small valid inputs, generated each time: files from the machine's own
-//! compiler, records from the wire's structs, lines of the committed traces, small traces that are crafted against readers, budgets as in docs/gates.md. None of it is
-//! NVIDIA's.
+//! compiler, records from the wire's structs, lines of the committed traces, small traces that are crafted against
+//! readers, budgets as in docs/gates.md. None of it is NVIDIA's.
 
 use std::fs;
 use std::path::{Path, PathBuf};

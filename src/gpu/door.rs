@@ -2,8 +2,8 @@
 //! for each process its ring, or why it has none.
 //!
 //! The recorder makes the ring, so its size is no process's choice, and has it before the process can end. A process may
-//! connect as often as it likes: it has one ring, its last; the number of rings is bounded for each process and for all;
-//! and where Linux has no memory or descriptor for a ring, that process alone is not recorded.
+//! connect as often as it likes: it has one ring, its last. The number of rings is bounded for each process and for all.
+//! Where Linux has no memory or descriptor for a ring, only the GPU work of that process is not recorded.
 //! Not here: what comes through the ring.
 
 use std::collections::HashMap;

@@ -343,8 +343,8 @@ mod tests {
         released(true);
     }
 
-    /// `later`: the record of its end comes after its ring, which was made when it had ended. Otherwise it comes before,
-    /// so to say: there is none.
+    /// The process has ended when its ring is made. `later`: the record of its end comes after the ring. Otherwise there
+    /// is no such record.
     fn released(later: bool) {
         let make = |flags| socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
         let (listening, own) = (make(SockFlag::SOCK_NONBLOCK), make(SockFlag::empty()));

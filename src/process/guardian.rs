@@ -2,10 +2,12 @@
 //!
 //! In: functions that list the stopped processes and read the recorder's last heartbeat (BPF maps, through inherited
 //! descriptors); a terminal that a view covers. Out: SIGCONT to those processes if gpurec dies or does not run for
-//! [`DEADLINE`]; then the terminal as it was, if gpurec has not restored it. The recorder runs with the caller's user id, so the caller can
-//! stop it while another user's process waits for it. The guardian stays root, so the caller cannot stop it. It keeps
-//! open only its pipe and the inherited descriptors, so links detach and pipelines end without it. At the end, gpurec
-//! can pass it descriptors that Linux takes long to close: no process waits for the guardian.
+//! [`DEADLINE`]; then the terminal as it was, if gpurec has not restored it.
+//!
+//! The recorder runs with the caller's user id, so the caller can stop it while another user's process waits for it. The
+//! guardian stays root, so the caller cannot stop it. It keeps open only its pipe and the inherited descriptors, so
+//! links detach and pipelines end without it. At the end, gpurec can pass it descriptors that Linux takes long to close:
+//! no process waits for the guardian.
 
 use super::fds::close_all_except;
 use super::rights::keep_what_guarding_needs;
@@ -179,8 +181,8 @@ fn rescue(stops: &mut impl Stops) {
 }
 
 /// What a user sets for a process stays through sudo: a timer slack of hours, with which no time-out ends; an idle
-/// priority on one busy processor; limits of processor time and memory; to be the first that is killed when memory runs
-/// out. The guardian takes what a process normally has, as far as Linux lets it.
+/// priority on one busy processor; limits on processor time and memory; the first place when Linux kills processes for
+/// their memory. The guardian sets all of these for itself, as far as Linux lets it.
 fn leave_limits() {
     let _ = prctl::set_timerslack(TIMER_SLACK_NS);
     let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };

@@ -215,7 +215,8 @@ fn seen_by(pid: u32, path: &Path) -> PathBuf {
     if fs::metadata(&root).is_ok() { root.join(relative) } else { path.to_owned() }
 }
 
-/// Checks that `seen` is a trace that this user or root owns, and that `path` is the same file. The error is a clause.
+/// Checks that `seen` is a trace that the recorder's user (`uid`) or root owns, and that `path` is the same file. The
+/// error is a clause.
 fn examine(seen: &Path, path: &Path, uid: u32) -> Result<(), String> {
     if !path.is_absolute() {
         return Err("that is no absolute path".to_owned());

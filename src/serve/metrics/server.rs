@@ -1,6 +1,7 @@
 //! The HTTP server of `--metrics`: one thread, a bounded number of connections. In: connections. Out: an answer for
 //! each. A client that is slow, or sends nothing, keeps its place until its time is over or another client needs the
-//! place: those without a whole request have places of their own, so they take none from a client with one. Not here: what a request means (http), what an answer contains (text).
+//! place. Clients without a whole request have places of their own, so they take none from clients with one. Not here:
+//! what a request means (http), what an answer contains (text).
 //!
 //! Written by hand, because there are only two paths, and the HTTP crates bring an executor or a thread per connection.
 
@@ -23,8 +24,8 @@ use super::labels::Pods;
 use super::text::{self, Format};
 use crate::serve::state::{Asker, State};
 
-/// The most connections without a whole request, of which the newest stay: under a flood, a client must be able to send
-/// its request before that many others have come.
+/// The most connections without a whole request. The newest stay: under a flood, a client has time to send its request
+/// until as many others have come.
 const WITHOUT_REQUEST: usize = 256;
 
 /// The most connections that read their answers, which are in memory meanwhile.

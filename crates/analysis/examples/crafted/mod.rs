@@ -1,6 +1,6 @@
 //! Traces that someone crafted to fill a reader's memory, to make it panic, or to make it compute for ever.
 //!
-//! In: the number of items, the length of a long text, and a seed. Out: lines that readers take, of about 80 kinds, the
+//! In: the number of items, the length of a long text, and a seed. Out: lines that readers take, of a hundred kinds, the
 //! same for the same seed. Not here: what the readers make of them (tests/read/crafted.rs).
 
 mod calls;

@@ -75,7 +75,7 @@ struct Job {
     /// Of documents of one rank.
     calls: ByRank,
     kernels: ByRank,
-    /// The functions that every document that lists not all has.
+    /// The functions that are in every document whose list is not whole.
     listed: Option<BTreeSet<Arc<str>>>,
     there: BTreeSet<u32>,
     texts: BytesLeft<TEXTS>,

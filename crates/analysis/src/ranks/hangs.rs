@@ -11,7 +11,8 @@ use super::process::{InCall, Last};
 
 /// A collective that others entered this long before the end of a rank's trace is one that the rank does not come to.
 const STANDS_NS: i64 = 1_000_000_000;
-/// Limits on the hangs listed, of nested communicators the one that stands longest is the cause, and on the ranks of one.
+/// Limits on the hangs listed, and on the ranks of one. Of nested communicators, the one that stands longest is the
+/// cause.
 const MOST: usize = 20;
 const MOST_RANKS: usize = 4096;
 

@@ -164,7 +164,7 @@ impl Matcher {
         self.close(&rows, true)
     }
 
-    /// Closes the oldest that is open of a communicator, where all have too many: some ranks do not reach it for long.
+    /// Closes the oldest open collective of a communicator if all communicators together have too many open parts.
     fn make_room(&mut self, comm: u32) -> io::Result<()> {
         if self.rows <= MOST_ROWS {
             return Ok(());

@@ -52,7 +52,7 @@ fn median(values: &mut [u64]) -> u64 {
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0)
 }
 
-/// The ranks that have each name, and their sums: the work is that of the sums there are, however many ranks and names.
+/// The ranks that have each name, with their sums. A rank without the name costs nothing here.
 fn by_name(sums: &ByRank) -> BTreeMap<&str, BTreeMap<Option<u32>, Sum>> {
     let mut names: BTreeMap<&str, BTreeMap<Option<u32>, Sum>> = BTreeMap::new();
     for (rank, sums) in sums {
@@ -81,7 +81,7 @@ pub fn differences(calls: &ByRank) -> Vec<Difference> {
         }
         let without = calls.len() - by_rank.len();
         let mut counts: Vec<u64> = by_rank.values().map(|sum| sum.count).collect();
-        // Where half of the ranks have no call, no work for each of them.
+        // Where half of the ranks have no call, the median is 0, and no list of all is made.
         let others = if calls.len().saturating_sub(1) / 2 < without {
             0
         } else {
@@ -97,7 +97,7 @@ pub fn differences(calls: &ByRank) -> Vec<Difference> {
             }
         };
         by_rank.iter().for_each(|(rank, sum)| compare(*rank, *sum));
-        // Ranks without a call differ only from others with some, and then half of all have some.
+        // A rank without a call differs only where the median is not 0, so where half of the ranks have calls.
         if others > 0 {
             let without = calls.keys().filter(|rank| !by_rank.contains_key(rank));
             without.for_each(|rank| compare(*rank, Sum::default()));

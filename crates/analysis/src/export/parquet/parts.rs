@@ -25,8 +25,8 @@ const GROUP: usize = 1 << 20;
 /// Limits on all partitions and tables together: rows that are not encoded, bytes of row groups that are not written.
 const MOST_ROWS: usize = 1 << 17;
 const MOST_BYTES: usize = 96 << 20;
-/// Limit on partitions of a trace: each has batches and an open file for each table. A node has fewer ranks; the rows of
-/// more go where those without a rank go.
+/// Limit on partitions of a trace, with the one for rows without a rank: each has batches and an open file for each
+/// table. A node has fewer ranks. The rows of further ranks go where those without a rank go.
 pub const MOST_PARTITIONS: usize = 64;
 /// With more partitions than this, batches do not keep the memory of rows that are encoded.
 const FEW_PARTITIONS: usize = 8;
