@@ -26,7 +26,7 @@ use super::walk::Walk;
 use crate::views::ONLY_FIGURES;
 use crate::{Only, Usage, read, ui};
 use gpurec_trace::{Body, Notes as TraceNotes};
-use parts::{MOST_PARTITIONS, Parts};
+use parts::{MOST_RANKS, Parts};
 use sink::Rows;
 
 /// What a trace gave: notes for the user.
@@ -102,7 +102,7 @@ fn one(file: &Path, only: &Only, folder: &Path) -> Notes {
     let mut rows = walk.sink;
     if rows.parts.left_out > 0 {
         said.push(format!(
-            "the trace has more than {MOST_PARTITIONS} ranks: the rows of {} processes are in the partition without a rank",
+            "the trace has more than {MOST_RANKS} ranks: the rows of {} processes are in the partition without a rank",
             rows.parts.left_out
         ));
     }

@@ -25,9 +25,9 @@ const GROUP: usize = 1 << 20;
 /// Limits on all partitions and tables together: rows that are not encoded, bytes of row groups that are not written.
 const MOST_ROWS: usize = 1 << 17;
 const MOST_BYTES: usize = 96 << 20;
-/// Limit on partitions of a trace, with the one for rows without a rank: each has batches and an open file for each
-/// table. A node has fewer ranks. The rows of further ranks go where those without a rank go.
-pub const MOST_PARTITIONS: usize = 64;
+/// Limit on ranks of a trace: the partition of each has batches and an open file for each table. A node has fewer ranks.
+/// The rows of further ranks go where those without a rank go.
+pub const MOST_RANKS: usize = 64;
 /// With more partitions than this, batches do not keep the memory of rows that are encoded.
 const FEW_PARTITIONS: usize = 8;
 /// The most bytes of a job's name, without and with characters to escape. The name of its folder has at most 255, and an
@@ -84,7 +84,7 @@ pub struct Parts {
     rows: usize,
     facts: Facts,
     error: Option<anyhow::Error>,
-    /// Processes beyond `MOST_PARTITIONS`.
+    /// Processes beyond `MOST_RANKS`.
     pub left_out: u64,
 }
 
@@ -115,7 +115,7 @@ impl Parts {
         if let Some(known) = self.partitions.iter().position(|it| it.job == job && it.rank == rank) {
             return known;
         }
-        if self.partitions.len() >= MOST_PARTITIONS {
+        if self.partitions.len() > MOST_RANKS {
             self.left_out += 1;
             return 0;
         }
