@@ -139,7 +139,7 @@ impl Play {
             Doing::Exec { old } => {
                 What::Exec { pid, old_tid: u32::from(old) % THREADS, command: Box::default(), cut: false }
             }
-            Doing::Exit { process } => What::Exit { pid, status: 0, process },
+            Doing::Exit { process } => What::Exit { pid, status: 0, process, left_calls: !process },
             Doing::Read => {
                 let time = self.clock.saturating_sub(32).max(self.read_to[ring]);
                 self.read_to[ring] = time;
