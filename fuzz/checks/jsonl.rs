@@ -113,6 +113,7 @@ fn part(how: u8) -> Only {
 
 fn view(how: u8, only: &Only, path: &Path) {
     let (files, only) = (vec![path.to_owned()], only.clone());
+    let is_part = !only.is_all();
     let format = [Format::Text, Format::Json, Format::Csv][usize::from(how / 20) % 3];
     // The last of the other kinds of reading is more likely, since it reads two traces.
     let kind = usize::from(how % 60) % (VIEWS.len() + ExportFormat::ALL.len() + 4);
@@ -151,7 +152,8 @@ fn view(how: u8, only: &Only, path: &Path) {
                 fail_over: vec!["duration=0".to_owned()],
                 only,
             })
-            .inspect(|status| assert_eq!(*status, 0, "a trace differs from itself")),
+            // No threshold holds of a part that the trace does not have.
+            .inspect(|status| assert!(*status == 0 || is_part, "a trace differs from itself")),
         },
     };
     if let Err(error) = done {
