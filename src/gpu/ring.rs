@@ -141,7 +141,7 @@ impl Ring {
         self.header().stop.store(1, Ordering::Relaxed);
     }
 
-    /// What is written from here on is never read, however long the process goes on.
+    /// Marks the end of what is read: records that the process writes later are ignored.
     pub fn close(&mut self) {
         self.stop();
         let head = self.header().head.load(Ordering::Acquire);

@@ -117,7 +117,7 @@ fn numbers(it: &mut Lines, all_odd: bool) {
     }
 }
 
-/// Figures as an `end` line has them, whose tables have so many rows.
+/// The figures of an `end` line, with this number of rows in each table.
 fn figures(it: &mut Lines, row: impl Fn(u64) -> String, tables: &[&str]) {
     let rows: Vec<String> = (0..it.items().min(40_000)).map(row).collect();
     let tables: Vec<String> = tables.iter().map(|name| format!(r#""{name}":[{}]"#, rows.join(","))).collect();
