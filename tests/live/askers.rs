@@ -85,6 +85,31 @@ fn a_flood_of_strangers_keeps_nobody_from_a_dump() {
     });
 }
 
+/// A stranger can take names of processes to come.
+#[test]
+fn a_recorder_whose_name_is_taken_is_asked_all_the_same() {
+    live(|room| {
+        let (program, file, go) = (program(room), room.text("run.jsonl"), room.text("go"));
+        let words = format!("-q --last 60s -o {file} -- {program} none 600");
+        let script =
+            format!("until [ -e {go} ]; do sleep 0.01; done; exec {} {words}", env!("CARGO_BIN_EXE_gpurec"));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]);
+        let mut started = room.start(shell);
+        let pid = started.pid();
+        let taken = UnixListener::bind_addr(&address(pid)).unwrap();
+        fs::write(go, "").unwrap();
+        started.wait_for_stdout("ready");
+        for words in [&["dump", &pid.to_string()][..], &["dump"]] {
+            let done = room.run(room.gpurec(words));
+            done.exited(0);
+            assert!(done.text().contains("run-"), "{}", done.text());
+        }
+        drop(taken);
+        ended(room, started);
+    });
+}
+
 /// Whoever runs a program can listen where a recorder would.
 #[test]
 fn who_only_listens_is_not_believed() {

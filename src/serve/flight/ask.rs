@@ -13,13 +13,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use nix::errno::Errno;
-use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, sockopt};
-use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::geteuid;
 
-use super::ear::{ERROR, NAME, OK};
+use super::ear::{ERROR, OK};
 use super::kept;
+use super::sockets::{self, Name};
 use crate::process::proc;
 use crate::ui;
 use gpurec_analysis::Usage;
@@ -27,8 +25,8 @@ use gpurec_trace::Body;
 
 /// The longest answer: a path, or a sentence.
 const LONGEST: usize = 8 << 10;
-/// How long the recorder may take to accept the request, in seconds.
-const ACCEPT: i64 = 60;
+/// How long the recorder may take to accept the request.
+const ACCEPT: Duration = Duration::from_secs(60);
 /// How long it may take to write the dump.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// The longest first line of a dump, which has the command line of the recording.
@@ -38,7 +36,7 @@ const HEADER: u64 = 16 << 20;
 pub fn ask(pid: Option<u32>) -> Result<u8> {
     let pid = match pid {
         Some(pid) => pid,
-        None => only_one(&recorders()?)?,
+        None => only_one(&Vec::from_iter(recorders()?))?,
     };
     let path = request(pid)?;
     let mut out = io::stdout().lock();
@@ -51,26 +49,13 @@ pub fn ask(pid: Option<u32>) -> Result<u8> {
 }
 
 /// The recorders that this user may ask, by PID.
-fn recorders() -> Result<Vec<u32>> {
-    let list = File::open("/proc/net/unix").context("cannot read /proc/net/unix, which lists the sockets")?;
-    let uid_of = |pid: &u32| proc::effective_uid(*pid).ok();
-    let may_be_one = |pid: &u32| uid_of(pid).is_some_and(|uid| may_ask(uid) && check(*pid, uid).is_ok());
-    let mut all = listed(BufReader::new(list))?;
-    all.retain(may_be_one);
-    Ok(all.into_iter().collect())
-}
-
-/// The PIDs in the names of sockets, from Linux's list.
-fn listed(list: impl BufRead) -> io::Result<BTreeSet<u32>> {
-    let pid = |line: &[u8]| {
-        let line = String::from_utf8_lossy(line);
-        line.split('@').nth(1)?.strip_prefix(NAME)?.trim_end().parse::<u32>().ok()
+fn recorders() -> Result<BTreeSet<u32>> {
+    let may_be_one = |name: &&Name| {
+        let uid = proc::effective_uid(name.pid).ok();
+        uid.is_some_and(|uid| may_ask(uid) && check(name.pid, uid).is_ok()) && name.may_be_of_its_process()
     };
-    let mut all = BTreeSet::new();
-    for line in list.split(b'\n') {
-        all.extend(pid(&line?));
-    }
-    Ok(all)
+    let names = sockets::listed()?;
+    Ok(names.iter().filter(may_be_one).map(|name| name.pid).collect())
 }
 
 fn only_one(recorders: &[u32]) -> Result<u32> {
@@ -124,14 +109,7 @@ fn runs_gpurec(pid: u32) -> io::Result<bool> {
 }
 
 fn request(pid: u32) -> Result<PathBuf> {
-    let stream = connected(pid)?;
-    let peer = socket::getsockopt(&stream, sockopt::PeerCredentials);
-    let uid = match peer {
-        Ok(peer) if peer.pid() == pid as i32 => peer.uid(),
-        _ => bail!(
-            "another process has taken the socket of process {pid}: start the recorder with --dump-on signal, and send it SIGUSR1"
-        ),
-    };
+    let (stream, uid) = sockets::connected(pid, ACCEPT)?;
     if uid != 0 && !may_ask(uid) {
         bail!(
             "process {pid} belongs to another user, and only that user and root may ask it for a dump: root asks by `sudo env -u SUDO_UID gpurec dump {pid}`"
@@ -155,23 +133,6 @@ fn request(pid: u32) -> Result<PathBuf> {
         )
     })?;
     Ok(path)
-}
-
-fn connected(pid: u32) -> Result<UnixStream> {
-    let stream = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // A full queue makes `connect` wait.
-    socket::setsockopt(&stream, sockopt::SendTimeout, &TimeVal::seconds(ACCEPT))?;
-    let address = UnixAddr::new_abstract(format!("{NAME}{pid}").as_bytes())?;
-    match socket::connect(stream.as_raw_fd(), &address) {
-        Ok(()) => Ok(stream.into()),
-        Err(Errno::ECONNREFUSED) => bail!(
-            "process {pid} is no flight recorder (gpurec --last), or runs in another network namespace: gpurec dump without a PID finds the one that runs"
-        ),
-        Err(Errno::EAGAIN) => bail!(
-            "process {pid} has not taken the request within {ACCEPT} s: it is stopped, or has no processor; try again later"
-        ),
-        Err(errno) => Err(errno).with_context(|| format!("cannot ask process {pid}")),
-    }
 }
 
 /// The line that comes within this time, without its line feed. None: the other end closed before it.
@@ -262,20 +223,13 @@ mod tests {
     use super::super::ear::Ear;
     use super::*;
     use gpurec_trace::{Line, LineWriter};
+    use nix::errno::Errno;
     use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
     use nix::sys::stat::Mode;
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn recorders_are_found_in_the_list_of_sockets() {
-        let list = b"Num       RefCount Protocol Flags    Type St Inode Path\n\
-            0: 00000002 00000000 00010000 0001 01 1 @gpurec-dump/71\n\
-            0: 00000003 00000000 00000000 0001 03 2 @gpurec-dump/71\n\
-            0: 00000002 00000000 00010000 0001 01 3 /run/gpurec-dump/9\n\
-            0: 00000002 00000000 00010000 0001 01 4 @gpurec-dump/x\n\
-            0: 00000002 00000000 00010000 0001 01 6 @gpurec-dump/\xff\n\
-            0: 00000002 00000000 00010000 0001 01 5 @gpurec-dump/12\n";
-        assert_eq!(listed(&list[..]).unwrap().into_iter().collect::<Vec<_>>(), [12, 71]);
+    fn the_only_recorder_needs_no_name() {
         assert_eq!(only_one(&[3]).unwrap(), 3);
         let several = only_one(&[3, 4]).unwrap_err().to_string();
         assert!(several.contains("PID 3, 4") && only_one(&[]).is_err(), "{several}");

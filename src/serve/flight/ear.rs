@@ -1,9 +1,10 @@
 //! The recorder's end of `gpurec dump`: a socket in the abstract name space, `gpurec-dump/PID`, so it leaves nothing
-//! behind if the recorder is killed. Linux reports the user at the other end. Root and the user who started the recording
+//! behind if the recorder is killed. Where another process has taken that name, it is `gpurec-dump/PID.NUMBER`. Linux reports the user at the other end. Root and the user who started the recording
 //! get a dump, one at a time, and the user a few a minute; all others are dropped at once, so that they delay nobody.
 //! In: connections. Out: causes of dumps; to each client a line, for which Linux has room: nothing here waits.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -38,7 +39,11 @@ impl Ear {
     /// `uid`: the user who may ask, besides root.
     pub fn listen(uid: u32) -> io::Result<Ear> {
         let name = format!("{NAME}{}", std::process::id());
-        let socket = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+        let socket = bound(&name).or_else(|error| match error.kind() {
+            // Another name, which nobody can foresee.
+            io::ErrorKind::AddrInUse => bound(&format!("{name}.{}", RandomState::new().hash_one(&name))),
+            _ => Err(error),
+        })?;
         socket.set_nonblocking(true)?;
         Ok(Ear { socket, turns: Turns { uid, ..Turns::default() } })
     }
@@ -52,6 +57,10 @@ impl Ear {
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+fn bound(name: &str) -> io::Result<UnixListener> {
+    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)
 }
 
 /// Whose request has a dump.

@@ -13,6 +13,7 @@ mod keeper;
 mod kept;
 mod processes;
 mod ring;
+mod sockets;
 mod state;
 #[cfg(test)]
 mod tests;
