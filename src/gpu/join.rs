@@ -27,6 +27,8 @@ const MOST_UNNAMED: usize = 1 << 12;
 const MOST_OPEN: usize = 1 << 12;
 /// After this time without a record of its call, or without the end of its call, work is written without it.
 const PATIENCE_NS: u64 = 5_000_000_000;
+/// Work that ends later than this after its record came has no true times: the clocks differ by much less.
+const AHEAD_NS: u64 = 1_000_000_000;
 /// Calls around another one: the most that are looked through.
 const MOST_AROUND: usize = 64;
 
@@ -149,7 +151,7 @@ pub struct Account {
     pub complete: u64,
     /// Records of work without a known call.
     pub unmatched: u64,
-    /// Records of kernels without times.
+    /// Records of kernels without times, or with times that cannot be.
     pub untimed: u64,
     /// Kernels that had not ended when they were asked for.
     pub unfinished: u64,
@@ -430,7 +432,7 @@ impl Join {
         let Some(process) = self.processes.get_mut(&of) else { return };
         let correlation = work.correlation;
         let number = self.numbers.of(of, correlation, Asker::Work);
-        if !process.account.count(&work, number) {
+        if !process.account.count(now, &work, number) {
             return;
         }
         if number.has_call {
@@ -557,16 +559,14 @@ impl Thread {
 }
 
 impl Account {
-    /// Counts a record of work. False: without its times there is nothing to write.
-    fn count(&mut self, work: &Work, number: &mut Number) -> bool {
+    /// Counts a record of work, which came at `now`. False: without its times there is nothing to write.
+    fn count(&mut self, now: u64, work: &Work, number: &mut Number) -> bool {
         let is_kernel = matches!(work.what, What::Kernel { .. });
         let is_graph = matches!(work.what, What::Graph { .. });
         let counted = u64::from(is_kernel || is_graph);
-        if work.end < work.start || work.start == 0 {
-            match work.start {
-                0 => self.untimed += counted,
-                _ => self.unfinished += counted,
-            }
+        let is_untimed = work.start == 0 || work.end > now.saturating_add(AHEAD_NS);
+        if is_untimed || work.end < work.start {
+            *(if is_untimed { &mut self.untimed } else { &mut self.unfinished }) += counted;
             return false;
         }
         self.delivered += counted;

@@ -161,9 +161,12 @@ fn what_has_no_times_is_counted() {
     join.watch(5);
     join.work(0, of(5), Work { start: 0, end: 0, ..kernel(1, 0) }, None, &mut out.take());
     join.work(0, of(5), Work { end: 0, ..kernel(2, 100) }, None, &mut out.take());
+    // Work that ends after its record came.
+    join.work(0, of(5), kernel(3, 2 * AHEAD_NS), None, &mut out.take());
+    join.work(0, of(5), Work { end: u64::MAX, ..kernel(4, 100) }, None, &mut out.take());
     join.expire(0, true, &mut out.take());
     let account = join.account(of(5));
-    assert_eq!((out.0.len(), account.untimed, account.unfinished, account.delivered), (0, 1, 1, 0));
+    assert_eq!((out.0.len(), account.untimed, account.unfinished, account.delivered), (0, 3, 1, 0));
 }
 
 #[test]

@@ -84,7 +84,10 @@ const REASONS: [(&str, &str); 16] = [
     ("captured", "launches that were captured into a graph"),
     ("dropped", "records that CUPTI dropped, because it had no buffer for them"),
     ("no_room", "records for which gpurec's ring had no room"),
-    ("no_times", "records without times, because CUPTI had no room on the GPU to take them"),
+    (
+        "no_times",
+        "records without times, because CUPTI had no room on the GPU to take them, or with times in the future",
+    ),
     ("killed", "launches of processes that ended before CUPTI delivered their records"),
     ("running", "launches that the GPU had not finished when the recording ended"),
     ("before", "kernels launched before the recording"),
