@@ -218,6 +218,7 @@ static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 	u32 tid = (u32)bpf_get_current_pid_tgid();
 	bool executable = becomes_executable(ctx->args[2]);
 	unsigned int max;
+	u16 flags;
 
 	keep_own_stack(ctx);
 	if ((ctx->args[3] & MAP_ANONYMOUS) || !(executable || (ctx->args[3] & MAP_SHARED)))
@@ -239,7 +240,10 @@ static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 		return 0;
 	}
 	count_mapping();
-	seen = is_seen(&what->file);
+	/* PROT_WRITE is 2. */
+	flags = flags_of((ctx->args[2] >> 1 | ctx->args[3]) & MAP_SHARED, file);
+	/* It may have changed since it was examined. */
+	seen = flags == GPUREC_CHANGEABLE ? NULL : is_seen(&what->file);
 	if (seen && !config.stacks)
 		return 0;
 	begun.length = ctx->args[1];
@@ -251,8 +255,7 @@ static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 	read_name(what, file);
 	if (is_watched())
 		what->head.flags = GPUREC_WATCHED;
-	/* PROT_WRITE is 2. */
-	what->head.flags |= flags_of((ctx->args[2] >> 1 | ctx->args[3]) & MAP_SHARED, file);
+	what->head.flags |= flags;
 	bpf_map_update_elem(&mapping, &tid, &begun, BPF_ANY);
 	return 0;
 }

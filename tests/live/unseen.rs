@@ -3,7 +3,10 @@
 //! In: programs/unseen.c.
 //! Out: every call is recorded, or the trace is not complete and says why; the program runs on.
 
+use std::fs::File;
 use std::process::Command;
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 
 use crate::needs::{backends, skip};
 use crate::room::{Room, live};
@@ -122,6 +125,29 @@ fn code_that_the_kernel_puts_no_hook_into() {
 fn a_file_that_is_filled_through_a_shared_mapping() {
     let ways = ["filled", "filled-by-an-old-mapping"];
     live(|room| UnseenProgram::new(room).record(room, &ways, false, CALLS));
+}
+
+/// Another process, which is not recorded, has the file mapped so when a second recorded process maps it as code.
+#[test]
+fn a_file_that_another_process_can_change_after_it_was_examined() {
+    live(|room| {
+        let unseen = UnseenProgram::new(room);
+        let (go, file) = (room.text("go"), room.text("t.jsonl"));
+        let opened = format!("{} opened {}", unseen.program, unseen.library);
+        let script = format!("{opened}; until [ -e {go} ]; do sleep 0.01; done; {opened}");
+        let mut recording = room.start(room.gpurec(&["-o", &file, "--", "sh", "-c", &script]));
+        recording.wait_for_stdout("called");
+        let library = File::options().read(true).write(true).open(&unseen.library).unwrap();
+        let length = std::num::NonZeroUsize::new(4096).unwrap();
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: nothing reads or writes this memory.
+        unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &library, 0) }.unwrap();
+        std::fs::write(go, "").unwrap();
+        recording.done().exited(0);
+        let trace = Trace::checked(room, &file);
+        trace.has_calls(&[(CALL, 2 * CALLS)]);
+        assert_eq!(trace.codes(), ["not_examined"], "{:?}", trace.reasons());
+    });
 }
 
 /// Code that is made at run time is no library, although it changes in the same way.
