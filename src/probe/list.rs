@@ -64,7 +64,8 @@ fn files(selection: &Selection, pid: Option<u32>) -> Result<Vec<(PathBuf, File)>
     paths
         .into_iter()
         .map(|path| {
-            let file = File::open(&path)
+            let file = maps::find(&path)
+                .and_then(|found| found.open())
                 .with_context(|| format!("cannot open {} (give the path of a file)", path.display()))?;
             Ok((path, file))
         })

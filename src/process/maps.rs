@@ -331,7 +331,7 @@ pub fn reopen(handle: &File) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
-fn find(path: &Path) -> io::Result<Found> {
+pub fn find(path: &Path) -> io::Result<Found> {
     let handle = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
     let meta = handle.metadata()?;
     if !meta.is_file() {

@@ -3,7 +3,6 @@
 //! nothing was recorded.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +12,7 @@ use crate::files::select::{ApiChoice, LibRule, Selection};
 use crate::files::{Wants, allocator};
 use crate::host;
 use crate::process::identity::Identity;
+use crate::process::maps;
 use crate::process::rights;
 use gpurec_analysis::Usage;
 use gpurec_analysis::{did_you_mean, nearest};
@@ -72,7 +72,8 @@ fn exports(selection: &Selection) -> BTreeSet<String> {
     let named = selection.libs.iter().filter(|rule| !rule.is_bare_name()).map(|rule| rule.path().to_owned());
     let all = Selection { libs: selection.libs.clone(), ..Selection::default() };
     let functions = |path: PathBuf| -> Vec<String> {
-        let image = File::open(&path).ok().and_then(|file| all.examine(&file, &path).ok().flatten());
+        let file = maps::find(&path).and_then(|found| found.open()).ok();
+        let image = file.and_then(|file| all.examine(&file, &path).ok().flatten());
         image.map(names).unwrap_or_default()
     };
     host::cuda_libraries().into_iter().chain(named).flat_map(functions).collect()
