@@ -95,9 +95,25 @@ pub fn spawn(stops: impl Stops, terminal: Option<&Terminal>, keep_fds: &[RawFd])
             unsafe { libc::_exit(0) }
         }
         pid if pid > 0 => {
+            drop(read);
+            wait_until_ready(&write)?;
             Ok(Guardian { pid: pid as Pid, pipe: write, is_covered: terminal.map(Terminal::covered) })
         }
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Until then a user can keep the guardian from running, by a low priority on a busy processor, and no process may be
+/// stopped.
+fn wait_until_ready(pipe: &OwnedFd) -> io::Result<()> {
+    let mut byte = [0];
+    loop {
+        match nix::unistd::read(pipe, &mut byte) {
+            Ok(1) => return Ok(()),
+            Ok(_) => return Err(io::Error::other("the guardian has ended")),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
@@ -142,6 +158,8 @@ fn guard(pipe: RawFd, mut stops: impl Stops, terminal: Option<&Terminal>, keep_f
         leave_cgroup();
     }
     keep_what_guarding_needs();
+    // SAFETY: one byte of a constant. If gpurec is gone already, the end of the pipe says so below.
+    unsafe { libc::send(pipe, [1u8].as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
     let mut last = None;
     // Until a word or the end of the pipe arrives.
     while !proc::is_readable(pipe, LOOK.as_millis() as i32) {
