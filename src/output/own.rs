@@ -66,10 +66,21 @@ pub(super) fn each_name(folder: &impl AsFd, mut take: impl FnMut(&OsStr)) -> nix
     Ok(())
 }
 
-/// Removes the files in a folder of gpurec's own, as far as possible.
-pub(super) fn empty(folder: &impl AsFd) {
+/// The name of a segment's file.
+pub fn segment(number: u64) -> String {
+    format!("{number:08}.zst")
+}
+
+fn is_segment(name: &OsStr) -> bool {
+    let digits = name.as_bytes().strip_suffix(b".zst").unwrap_or_default();
+    digits.len() >= 8 && digits.iter().all(u8::is_ascii_digit)
+}
+
+/// Removes the segments in a folder, as far as possible. What else the user has there stays.
+pub(super) fn remove_segments(folder: &impl AsFd) {
     let mut all: Vec<OsString> = Vec::new();
-    let _ = each_name(folder, |name| all.push(name.to_owned()));
+    let take = |name: &OsStr| all.extend(is_segment(name).then(|| name.to_owned()));
+    let _ = each_name(folder, take);
     for name in all {
         let _ = unlinkat(folder, name.as_os_str(), UnlinkatFlags::NoRemoveDir);
     }

@@ -130,7 +130,7 @@ impl Series {
 
     /// Removes what a killed recording of this name left, and continues the numbers of its dumps.
     fn tidy(&mut self) -> nix::Result<()> {
-        own::empty(&self.segments);
+        own::remove_segments(&self.segments);
         let (mut next, mut parts) = (self.next, Vec::new());
         self.each_own(|own| match own.is_whole {
             true => next = next.max(own.number + 1),
@@ -242,7 +242,7 @@ impl Series {
 impl Drop for Series {
     fn drop(&mut self) {
         // The next recording of this name removes what this one cannot.
-        own::empty(&self.segments);
+        own::remove_segments(&self.segments);
         let _ = unlinkat(&*self.folder, self.name.segments().as_os_str(), UnlinkatFlags::RemoveDir);
     }
 }
@@ -347,8 +347,10 @@ mod tests {
         assert_eq!(listed(&folder), ["run-1-error.jsonl", "run.segments"]);
         let refused = Series::open(Some(&path), SystemTime::now()).err().unwrap().to_string();
         assert!(refused.contains("another recording"), "{refused}");
-        std::fs::write(folder.join("run.segments/7"), "left").unwrap();
+        let [left, users] = ["run.segments/00000007.zst", "run.segments/7"].map(|name| folder.join(name));
+        [&left, &users].map(|path| std::fs::write(path, "left").unwrap());
         std::mem::drop(series);
+        assert!(!left.exists() && users.exists(), "only segments are removed");
         std::fs::write(folder.join("run-9-end.jsonl.part"), "left").unwrap();
         std::fs::write(folder.join("run-5-end.jsonl"), "whole").unwrap();
         let mut next = Series::open(Some(&path), SystemTime::now()).unwrap();

@@ -202,7 +202,7 @@ impl Ring {
         let (data, until) = (Data::Memory(data), Instant::now());
         let mut segment = Segment { data, bytes, raw, until, died: open.died };
         if let Some(folder) = self.folder.clone()
-            && let Err(error) = segment.move_to(&folder, format!("{:08}.zst", self.count))
+            && let Err(error) = segment.move_to(&folder, own::segment(self.count))
         {
             let _ = self.jobs.send(Job::Full(error));
         }
