@@ -212,7 +212,11 @@ fn read_on(
 ) -> Result<Option<Image>, FileError> {
     let layout = Layout::read(file, machine)?;
     let soname = layout.soname()?;
-    let kind = kind_of(soname.as_deref().unwrap_or(file_name));
+    // A library in the place of NVIDIA's may have a SONAME of its own.
+    let kind = match kind_of(soname.as_deref().unwrap_or(file_name)) {
+        Kind::Other => kind_of(file_name),
+        kind => kind,
+    };
     let (kind, mut candidates) = match (want, kind) {
         (Want::Matching(accepts), _) => (kind, symbols::exported(&layout, accepts)?),
         (Want::Nccl(known), _) => match nccl::find(&layout, kind == Kind::Nccl, known)? {

@@ -35,3 +35,15 @@ fn functions_are_where_hooking_finds_them() {
         assert_eq!(object.at(&file, u64::MAX, 8), None);
     }
 }
+
+/// A library in the place of NVIDIA's: its SONAME says nothing, but its file has the name.
+#[test]
+fn a_driver_by_the_name_of_its_file() {
+    let folder = Folder::new();
+    let text = super::assembly("cuInit", "ret");
+    let flags = ["-shared", "-nostdlib", "-Wl,-soname,libshim.so.1"];
+    let path = folder.compile("libcuda.so.1", "assembler", &text, &flags);
+    let found = super::image(&path);
+    assert_eq!((found.kind, found.functions.len()), (crate::Kind::Driver, 1));
+    assert_eq!(found.soname.as_deref(), Some("libshim.so.1"));
+}
