@@ -31,6 +31,31 @@ pub fn refuse_root_for_others(config: &Config) -> Result<()> {
     }
 }
 
+/// Refuses --lib for processes of others under sudo: while Linux watches a function's return, an exception that passes
+/// through it ends the program, and no list can name all such functions. Backends without sessions watch the returns in
+/// all processes.
+pub fn refuse_lib_for_others(config: &Config, user: &Identity) -> Result<()> {
+    let Some((tool, variable)) = identity::elevation().filter(|_| user.uid != 0) else { return Ok(()) };
+    if config.selection.libs.is_empty() {
+        return Ok(());
+    }
+    let is_of_another = |pid: &u32| proc::uids(*pid).is_ok_and(|uids| uids != [user.uid; 4]);
+    let what = match &config.target {
+        Target::All => "--all".to_owned(),
+        Target::Pids(pids) => match pids.iter().find(|pid| is_of_another(pid)) {
+            Some(pid) => format!("process {pid}, which is another user's"),
+            None => return Ok(()),
+        },
+        Target::Command(_) => match config.backend.filter(|backend| !backend.has_sessions()) {
+            Some(backend) => format!("--backend {}", backend.name()),
+            None => return Ok(()),
+        },
+    };
+    bail!(Usage(format!(
+        "--lib could end programs of other users with {what}: leave it out; if {tool} allows you more than gpurec, run: {tool} env -u {variable} gpurec ..."
+    )))
+}
+
 pub fn environment(config: &Config, user: &Identity) -> Env {
     if config.as_root {
         environment::own_environment()

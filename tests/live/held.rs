@@ -121,7 +121,7 @@ fn a_person_who_stops_the_recorder_stops_nobody_else_for_long() {
         let loading = LoadingProcess::new(room);
         let file = user.home.join("t.jsonl");
         // gpurec's arguments name this test's folder.
-        let words = format!("-o {} --lib {LIB} --pid {}", file.display(), loading.target.pid());
+        let words = format!("-o {} --pid {}", file.display(), loading.target.pid());
         let line = format!("python3 -c '{HARSH}' sudo $GPUREC {words}");
         let recording = room.start(user.command(room, &line));
         room.wait_until_recording(file.to_str().unwrap());

@@ -273,6 +273,23 @@ fn gpurec_alone_is_no_root_shell() {
     });
 }
 
+/// A hook can end a program through whose functions an exception passes.
+#[test]
+fn gpurec_alone_hooks_no_function_in_processes_of_others() {
+    with_gpurec_alone(|room, user, _| {
+        let target = room.target(&["sleep", "1000"]);
+        let others = format!("--pid {}", target.pid());
+        for words in ["--all --duration 0.1", &others, "--backend uprobe.multi -- true"] {
+            let line = format!("sudo $GPUREC -q -o t.jsonl --lib libc.so.6:getenv {words}");
+            user.types(room, &line).exited(2).said("--lib could end programs of other users").one_sentence();
+        }
+        assert!(!user.home.join("t.jsonl").exists());
+        user.types(room, "sudo $GPUREC -q -o t.jsonl --lib libc.so.6:getenv -- true").exited(0);
+        target.signal(nix::sys::signal::Signal::SIGTERM);
+        target.done();
+    });
+}
+
 #[test]
 fn roots_own_traces_are_for_root_alone() {
     live(|room| {
