@@ -1,7 +1,7 @@
 //! Compares the number of instructions that each verifier processed per program with the last one (verified.csv).
 //! In: the output of `gpurec -v` in a machine.
-//! Out: changes, printed; a panic where a number has grown by half. GPUREC_REWRITE=1 rewrites the file (with
-//! --include-ignored: else the file loses what the short lists leave out).
+//! Out: changes, printed; a panic where a number has grown by half. GPUREC_REWRITE=1 rewrites the rows of
+//! the programs that were loaded; rows of programs that exist no longer are deleted by hand.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -55,7 +55,6 @@ pub fn compare(kernel: &str, texts: &[String]) {
         assert!(!grown, "Linux {kernel}: the verifier takes {count} for {}, it was {before:?}", key.1);
     }
     if std::env::var_os("GPUREC_REWRITE").is_some() {
-        last.retain(|(of, _), _| of != kernel);
         last.extend(now);
         let rows = last.iter().map(|((kernel, program), count)| format!("{kernel},{program},{count}\n"));
         fs::write(path(), format!("kernel,program,instructions\n{}", rows.collect::<String>())).unwrap();
