@@ -99,6 +99,7 @@ pub struct Pairing {
     pub too_deep: TooDeep,
     /// The threads that were unwound out of open calls, to their end.
     pub left: Left,
+    pub killed: Option<Killed>,
 }
 
 /// Threads that pthread_cancel or pthread_exit ended inside a call: how many, and the outermost call of the first.
@@ -113,6 +114,42 @@ impl Left {
         let call = self.first?;
         let function = name(call.probe).to_owned();
         Some(Incomplete::ThreadsLeft { threads: self.threads, pid: call.pid, tid: call.tid, function })
+    }
+}
+
+/// The first process whose death a hook can have caused: Linux kills a program that returns past a watched return, or
+/// copies code with a breakpoint in it; an exception that passes through a watched function aborts it. Programs abort
+/// for reasons of their own too, so that alone makes no trace incomplete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Killed {
+    pub pid: u32,
+    pub signal: i32,
+    /// The outermost call that its thread was in.
+    pub probe: Option<u32>,
+}
+
+impl Killed {
+    fn of(pid: u32, status: i32, call: Option<&Open>) -> Option<Killed> {
+        let signal = status & 0x7f;
+        let is_suspect = match signal {
+            libc::SIGTRAP | libc::SIGILL => true,
+            libc::SIGABRT => call.is_some(),
+            _ => false,
+        };
+        is_suspect.then(|| Killed { pid, signal, probe: call.map(|call| call.probe) })
+    }
+
+    pub fn reason(&self) -> Option<Incomplete> {
+        let signal = gpurec_trace::signal_name(self.signal);
+        (self.signal != libc::SIGABRT).then_some(Incomplete::Killed { pid: self.pid, signal })
+    }
+
+    pub fn hint<'a>(&self, name: impl FnOnce(u32) -> &'a str) -> Option<String> {
+        let call = name(self.probe.filter(|_| self.signal == libc::SIGABRT)?);
+        Some(format!(
+            "process {} was aborted in {call}: if an exception was to pass through that function, the hook at its return is the cause, and --skip or a narrower pattern of --lib leaves it out",
+            self.pid
+        ))
     }
 }
 
@@ -132,8 +169,13 @@ impl Pairing {
                 sink.instant(item, thread.and_then(|thread| thread.open.last()));
             }
             What::Exec { .. } | What::Exit { .. } => {
-                if let What::Exit { left_calls: true, .. } = item.what {
-                    self.left_calls(item.tid);
+                if let What::Exit { pid, status, left_calls, .. } = item.what {
+                    if left_calls {
+                        self.left_calls(item.tid);
+                    }
+                    let thread = self.threads.get(&item.tid);
+                    let call = thread.and_then(|thread| thread.open.iter().find(|call| !call.origin.kernel));
+                    self.killed = self.killed.or_else(|| Killed::of(pid, status as i32, call));
                 }
                 self.thread_gone(item.tid, item.ts, sink);
                 if let What::Exec { old_tid, .. } = item.what {

@@ -21,7 +21,7 @@ use super::observer::{Cause, DumpRequest};
 use super::order::{Order, Release, Released};
 use super::pair::Pairing;
 use super::pause::Pause;
-use super::reading::{Read, Rings};
+use super::reading::{self, Read, Rings};
 use super::sink::Lines;
 use super::sleeps::{Reading, Sleeps};
 use crate::clock::monotonic_ns;
@@ -139,6 +139,7 @@ enum Round {
 pub struct Outcome {
     pub figures: Figures,
     pub failed: Option<io::Error>,
+    pub hint: Option<String>,
 }
 
 impl Worker {
@@ -186,7 +187,7 @@ impl Worker {
     }
 
     pub fn run(mut self, header: Header) -> Outcome {
-        go_first();
+        reading::go_first();
         // The first sample is from before the recording.
         self.receive_samples();
         self.look_at_clocks();
@@ -536,7 +537,8 @@ impl Worker {
             self.lines.line(0, Body::Finish(Box::new(finish)));
         }
         self.lines.flush();
-        Outcome { figures, failed: self.lines.failed.take() }
+        let hint = self.pairing.killed.and_then(|killed| killed.hint(|probe| self.lines.probe_name(probe)));
+        Outcome { figures, failed: self.lines.failed.take(), hint }
     }
 
     /// Writes the requested dumps, and the dump of the recording's end.
@@ -563,14 +565,14 @@ impl Worker {
             counted(self.cut, |count| Incomplete::Cut { count }),
             (self.lost > 0 && self.pauses.is_some()).then_some(Incomplete::NotPaused),
         ];
-        let error = self.lines.failed.as_ref().map(io::Error::to_string);
         let last = [
             counted(self.lines.returns_missed, |count| Incomplete::DriverReturns { count }),
             counted(self.lines.below.forgotten(), |count| Incomplete::ForgottenObjects { count }),
             counted(self.pairing.elsewhere, |count| Incomplete::OtherStack { count }),
             self.pairing.left.reason(|probe| self.lines.probe_name(probe)),
+            self.pairing.killed.and_then(|killed| killed.reason()),
             counted(self.pairing.orphans, |count| Incomplete::Orphans { count }),
-            error.map(|error| Incomplete::NotWritten { error }),
+            self.lines.failed.as_ref().map(|error| Incomplete::NotWritten { error: error.to_string() }),
         ];
         let forgotten = gone.into_iter().chain(self.lines.meaning.forgotten());
         let last = forgotten.chain(last.into_iter().flatten());
@@ -587,12 +589,4 @@ impl Worker {
         let pids: Vec<String> = all.iter().take(10).map(u32::to_string).collect();
         (!all.is_empty()).then(|| Incomplete::FilesGone { count: all.len(), pids: pids.join(", ") })
     }
-}
-
-/// Raises this thread's priority. Threads that call as fast as they can would otherwise keep it from emptying their
-/// rings; it needs little time, but needs it first. Without the right to do so, it continues with its normal
-/// priority.
-fn go_first() {
-    // SAFETY: plain integers; 0 is the calling thread.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
 }

@@ -25,7 +25,7 @@ use super::patterns::{self, Libs};
 use super::place::Place;
 use super::screen::{self, Screen};
 use super::status::Status;
-use super::target::{attached, command, environment, refuse_root_for_others};
+use super::target::{attached, command, environment, refuse_lib_for_others, refuse_root_for_others};
 use super::tracker::Tracker;
 use super::{Config, Target, devices, guarded, header, lane};
 use crate::clock::{Reading, monotonic_ns};
@@ -116,6 +116,7 @@ pub fn run(config: &Config) -> Result<u8> {
         signals::let_in();
     }
     let user = identity::invoking_user();
+    refuse_lib_for_others(config, &user)?;
     let place = Place::of(config, &user)?;
     patterns::check(&config.selection, &user)?;
     // Started first, before gpurec has threads, and descriptors that the new process would inherit.
@@ -464,6 +465,7 @@ impl Session<'_> {
         }
         // After the file, because a terminal may be slow.
         self.screen.finish();
+        outcome.hint.iter().filter(|_| !self.config.quiet).for_each(|hint| crate::ui::say(hint));
         if write_error.as_ref().is_some_and(reader_left) {
             // The reader closed gpurec's standard output. As for any filter, this is no error.
             (write_error, outcome.failed) = (None, None);

@@ -112,6 +112,23 @@ fn threads_that_are_unwound_out_of_a_call() {
     });
 }
 
+/// Linux's return address ends the search for the handler, and the program with it: the trace names the hook.
+#[test]
+fn an_exception_that_passes_through_a_recorded_call() {
+    live(|room| {
+        let library =
+            room.compile("thrower.cc", "libthrower.so", &["-DLIBRARY", "-shared", "-fPIC", "-lstdc++"]);
+        let program = room.compile("thrower.cc", "thrower", &[&library, "-Wl,-rpath,$ORIGIN", "-lstdc++"]);
+        assert_eq!(room.target(&[&program]).done().exited(0).text(), "caught\n");
+        let lib = format!("{library}:x_*");
+        for backend in backends() {
+            let (done, trace) = room.record(&["--backend", backend, "--lib", &lib], &[&program]);
+            done.exited(128 + libc::SIGABRT).said("was aborted in x_thrower");
+            trace.by(backend).has_calls(&[("x_thrower", 1)]);
+        }
+    });
+}
+
 /// All other ends of threads with open calls leave nothing out, and the trace is complete.
 #[test]
 fn threads_that_end_in_other_ways() {
