@@ -22,7 +22,7 @@ mod kinds;
 use kinds::Size;
 
 /// In KiB.
-const MOST: i64 = 300 << 10;
+const MOST: i64 = 300_000_000 >> 10;
 const ADDRESSES: libc::rlim_t = 1 << 30;
 /// A reader that takes longer than this of a processor's time is taken for one that never ends.
 const SECONDS: libc::rlim_t = 300;
@@ -176,6 +176,14 @@ fn many_processes_ranks_and_curves() {
         _ => false,
     };
     sweep(some, is_asked);
+}
+
+/// A page has all reports, whose tables may have a row for each process or function.
+#[test]
+fn pages_of_very_many_processes_and_functions() {
+    let many = Size { items: 80_000, long: 2000, seed: 1 };
+    let kinds = ["allocs-processes", "many-processes", "processes-forks", "many-functions"];
+    sweep(many, |kind, words| kinds.contains(&kind) && words == "export --format html -o OUT TRACE");
 }
 
 /// Every command over every kind.

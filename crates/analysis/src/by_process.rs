@@ -1,32 +1,30 @@
 //! Maps by process and a second key. When a process exits, its entries are removed at once without visiting those of
 //! others: a trace may have as many exits as lines.
 
-use std::hash::Hash;
+use std::collections::BTreeMap;
+use std::ops::Bound;
 
-use gpurec_trace::hash::Map;
-
-pub struct ByProcess<K, V> {
-    processes: Map<u32, Map<K, V>>,
-    count: usize,
-}
+/// One tree for all processes: a map of its own for each would take as much memory for one entry as for four. Before
+/// the keys of a process comes a key that is none.
+pub struct ByProcess<K, V>(BTreeMap<(u32, Option<K>), V>);
 
 impl<K, V> Default for ByProcess<K, V> {
     fn default() -> Self {
-        ByProcess { processes: Map::default(), count: 0 }
+        ByProcess(BTreeMap::new())
     }
 }
 
-impl<K: Eq + Hash, V> ByProcess<K, V> {
+impl<K: Ord + Copy, V> ByProcess<K, V> {
     pub fn get(&self, pid: u32, key: &K) -> Option<&V> {
-        self.processes.get(&pid)?.get(key)
+        self.0.get(&(pid, Some(*key)))
     }
 
     pub fn get_mut(&mut self, pid: u32, key: &K) -> Option<&mut V> {
-        self.processes.get_mut(&pid)?.get_mut(key)
+        self.0.get_mut(&(pid, Some(*key)))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (u32, &K, &V)> {
-        self.processes.iter().flat_map(|(pid, of)| of.iter().map(|(key, value)| (*pid, key, value)))
+        self.0.iter().filter_map(|((pid, key), value)| Some((*pid, key.as_ref()?, value)))
     }
 
     /// Keeps at most `most` entries of all processes together.
@@ -34,31 +32,20 @@ impl<K: Eq + Hash, V> ByProcess<K, V> {
     where
         V: Default,
     {
-        if self.count >= most && self.get(pid, &key).is_none() {
-            return None;
-        }
-        let count = &mut self.count;
-        Some(self.processes.entry(pid).or_default().entry(key).or_insert_with(|| {
-            *count += 1;
-            V::default()
-        }))
+        let has_room = self.0.len() < most || self.get(pid, &key).is_some();
+        has_room.then(|| self.0.entry((pid, Some(key))).or_default())
     }
 
     pub fn remove(&mut self, pid: u32, key: &K) -> Option<V> {
-        let of = self.processes.get_mut(&pid)?;
-        let removed = of.remove(key)?;
-        self.count -= 1;
-        if of.is_empty() {
-            self.processes.remove(&pid);
-        }
-        Some(removed)
+        self.0.remove(&(pid, Some(*key)))
     }
 
     /// Removes and returns the entries of a process.
-    pub fn ended(&mut self, pid: u32) -> Map<K, V> {
-        let of = self.processes.remove(&pid).unwrap_or_default();
-        self.count -= of.len();
-        of
+    pub fn ended(&mut self, pid: u32) -> Vec<(K, V)> {
+        let after = pid.checked_add(1).map_or(Bound::Unbounded, |next| Bound::Excluded((next, None)));
+        let of = self.0.range((Bound::Included((pid, None)), after));
+        let keys: Vec<K> = of.filter_map(|((_, key), _)| *key).collect();
+        keys.into_iter().filter_map(|key| Some((key, self.remove(pid, &key)?))).collect()
     }
 }
 
@@ -73,10 +60,12 @@ mod tests {
             *map.entry(pid, tid, 3).unwrap() += 1;
         }
         assert!(map.entry(3, 1, 3).is_none() && map.entry(2, 1, 3).is_some());
-        assert_eq!((map.count, map.processes.len()), (3, 2));
-        assert_eq!((map.ended(1).len(), map.count, map.ended(1).len()), (2, 1, 0));
+        assert_eq!(map.iter().map(|(pid, key, _)| (pid, *key)).collect::<Vec<_>>(), [(1, 1), (1, 2), (2, 1)]);
+        assert_eq!((map.ended(1).len(), map.0.len(), map.ended(1).len()), (2, 1, 0));
         assert_eq!((map.get(1, &1), map.get(2, &1)), (None, Some(&1)));
-        assert_eq!((map.remove(2, &2), map.remove(2, &1), map.count), (None, Some(1), 0));
+        assert_eq!((map.remove(2, &2), map.remove(2, &1), map.0.len()), (None, Some(1), 0));
         assert!(map.get_mut(2, &1).is_none());
+        *map.entry(u32::MAX, u32::MAX, 3).unwrap() = 5;
+        assert_eq!(map.ended(u32::MAX), [(u32::MAX, 5)]);
     }
 }

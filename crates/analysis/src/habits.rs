@@ -42,7 +42,8 @@ const FETCHES: u64 = 64;
 
 #[derive(Default)]
 pub struct Habits {
-    threads: Map<(u32, u32), Habit>,
+    /// Boxed, since up to half of a table is free.
+    threads: Map<(u32, u32), Box<Habit>>,
     waits: ByProcess<Kind, Waits>,
     processes: Map<u32, Process>,
     /// Launches of each process since the last call that could report their errors.
@@ -63,7 +64,7 @@ struct Gone {
 }
 
 /// Needless waits of a process: the function, and the call that it waited for if that was a single one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     wait: usize,
     single: Option<usize>,

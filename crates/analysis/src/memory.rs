@@ -37,7 +37,8 @@ pub struct Memories {
     pub names: Names,
     /// By index of the space.
     by_space: BTreeMap<u8, SpaceFigures>,
-    processes: Map<u32, Holding>,
+    /// Boxed, since up to half of a table is free.
+    processes: Map<u32, Box<Holding>>,
     /// In the spaces of RESERVED, and the part that came through the runtime.
     peaks: Map<u32, u64>,
     runtime_peaks: Map<u32, u64>,
@@ -129,8 +130,8 @@ impl Memories {
         self.event = event;
     }
 
-    /// `ns` is the duration of the call, if known.
-    pub fn add(&mut self, ts_ns: u64, memory: &Memory, ns: u64, stacks: &Stacks) {
+    /// `ns` is the duration of the call, 0 if it is not known. None: do not look for loops, which take much memory.
+    pub fn add(&mut self, ts_ns: u64, memory: &Memory, ns: Option<u64>, stacks: &Stacks) {
         let size = memory.size.unwrap_or(0);
         let space = self.names.space(&memory.space);
         let names = &self.names;
@@ -157,7 +158,11 @@ impl Memories {
         let live = LiveAllocation { size, since_ns: ts_ns, begin, launches: 0, function, site };
         self.follow(memory, space, live);
         self.reserved(memory, size);
-        if memory.space != "pool" && size > 0 && !memory.carried {
+        if let Some(ns) = ns
+            && memory.space != "pool"
+            && size > 0
+            && !memory.carried
+        {
             self.loops.add(memory, (space, size), (function, site), ns);
         }
     }
@@ -222,7 +227,7 @@ impl Memories {
         let holding = self.processes.remove(&pid)?;
         self.live -= holding.live.len();
         self.groups -= holding.made.groups();
-        Some(holding)
+        Some(*holding)
     }
 
     /// Closes a process and returns what it held, each allocation with whether it leaks.

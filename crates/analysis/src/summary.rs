@@ -177,7 +177,7 @@ impl Summary {
             Body::Memory(memory) => {
                 self.habits.holds(memory);
                 let took = memory.begin.map_or(0, |begin| self.took(begin));
-                self.memories.add(line.ts_ns, memory, took, &self.stacks);
+                self.memories.add(line.ts_ns, memory, Some(took), &self.stacks);
                 self.devices.memory(memory);
                 self.measure_memory(memory);
             }

@@ -313,6 +313,7 @@ impl<H: Default> Tracks<H> {
                 }
                 let name = format!("live memory: {space}");
                 sink.counter_track(uuid, process, &name);
+                process.spaces.reserve_exact(1);
                 process.spaces.push(Space { space: space.into(), name, uuid, live: 0 });
                 process.spaces.len() - 1
             }

@@ -170,6 +170,10 @@ impl<S: Sink + Default> Walk<S> {
             self.submitted.push(line.event_id, at);
         }
         let held = self.sink.begin(at, line, rank, links, &self.stacks);
+        if thread.open.capacity() == 0 {
+            // Most threads of a trace with very many are never in more than one call.
+            thread.open.reserve_exact(1);
+        }
         thread.open.push(Open { event_id: line.event_id, ts_ns, is_call: began.is_call, held });
         self.open += 1;
     }

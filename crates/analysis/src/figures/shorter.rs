@@ -74,7 +74,7 @@ impl Figures {
     }
 
     /// Limits each table to this number of rows, plus one row for the sum of the rest.
-    fn keep(&mut self, rows: usize) {
+    pub fn keep(&mut self, rows: usize) {
         fn sum<T>(all: &mut Vec<T>, rows: usize, merge: fn(T, T) -> T) {
             let rest = all.split_off(rows.min(all.len()));
             all.extend(rest.into_iter().reduce(merge));

@@ -317,13 +317,13 @@ impl Lanes {
         let died_ns = call.and_then(|call| self.calls.died_ns(call));
         let ts_ns = died_ns.map_or(ts_ns, |died_ns| died_ns.min(ts_ns));
         lane.current = lane.current.filter(|_| died_ns.is_none());
-        let Some(function) = call.and_then(|call| self.functions.get(call.function)) else { return };
+        let Some(traits) = call.and_then(|call| self.functions.traits(call.function)) else { return };
         if ts_ns < from_ns && died_ns.is_some() {
             return;
         }
         // A call shorter than the clock's resolution gets 1 ns, so that it stays visible.
         let until_ns = ts_ns.max(from_ns.saturating_add(1)).min(to_ns);
-        let sort = sort_of(function.traits.category);
+        let sort = sort_of(traits.category);
         if until_ns > from_ns {
             lane.calls_ns = lane.calls_ns.saturating_add(until_ns - from_ns);
             lane.at_site(call.and_then(|call| self.stacks.site_of(call.id)), until_ns - from_ns);

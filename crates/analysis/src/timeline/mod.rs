@@ -74,7 +74,7 @@ fn draw(file: &Path, config: &TimelineConfig, style: &Style) -> Result<(String, 
     let new = || Lanes::new(ns(config.from), ns(config.to), &config.tids, style.columns());
     let chosen = !config.tids.is_empty();
     let mut lanes = new();
-    let mut context = Context::default();
+    let mut context = Context::new(false);
     context.notes = read::each(file, &config.only, |line| {
         context.line(line);
         lanes.line(line);

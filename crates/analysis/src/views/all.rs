@@ -1,9 +1,10 @@
 //! Every report of a trace, made in one reading of it. In: the lines of a trace. Out: the figures of the summary and the
-//! parts of each report, for the HTML page, which shows them all. Not here: how a page shows them.
+//! parts of each report as JSON, for the HTML page, which shows them all. Not here: how a page shows them.
 
 use gpurec_trace::Notes;
-use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 
+use super::output::ON_A_PAGE;
 use super::*;
 
 pub struct All {
@@ -19,7 +20,9 @@ impl Default for All {
             view.configure(&config);
             (kind, view)
         });
-        All { views: made.collect(), context: Context::new(true) }
+        let mut context = Context::new(true);
+        context.rows = ON_A_PAGE;
+        All { views: made.collect(), context }
     }
 }
 
@@ -31,19 +34,20 @@ impl All {
         }
     }
 
-    pub fn finish(self, notes: &Notes) -> (Figures, Vec<Value>) {
+    /// The reports as text: as values they take ten times as much memory.
+    pub fn finish(self, notes: &Notes) -> Result<(Figures, Vec<Box<RawValue>>)> {
         let All { views, mut context } = self;
         context.notes = notes.clone();
         context.within();
-        let figures = context.figures().clone();
-        let reports = views.into_iter().map(|(kind, mut view)| {
+        let mut reports = Vec::new();
+        for (kind, mut view) in views {
             context.unknown_figures.clear();
             context.unanswered = false;
             // The figures name the processes, once.
             let report = answer(kind, &mut *view, &mut context);
-            report.page(kind.name, kind.what, &context.sentences(false))
-        });
-        let reports = reports.collect();
-        (figures, reports)
+            drop(view);
+            reports.push(to_raw_value(&report.page(kind.name, kind.what, &context.sentences(false)))?);
+        }
+        Ok((context.into_figures(), reports))
     }
 }

@@ -45,7 +45,7 @@ impl View for Api {
         ));
         report.fact("in_calls_ns", in_calls);
         let mut table = Table::new("functions", "functions", COLUMNS);
-        for f in &figures.functions {
+        for f in figures.functions.iter().take(context.rows) {
             let own_ns = own.as_ref().and_then(|own| own.get(f.name.as_str()).copied());
             let mut cells = nsys::cells(f, total);
             cells.extend(
@@ -54,6 +54,7 @@ impl View for Api {
             cells.push(Cell::some(f.unfinished));
             table.row(cells);
         }
+        table.more(figures.functions.len().saturating_sub(context.rows) as u64);
         report.table(table);
         if let Some(unfinished) = unfinished(&figures.functions) {
             report.words(unfinished);

@@ -22,25 +22,47 @@ pub type Thread = (u32, u32);
 pub struct Function {
     pub name: Arc<str>,
     pub role: Option<Role>,
-    pub traits: FunctionTraits,
+    /// The place of its traits in `Functions::traits`.
+    traits: u32,
 }
 
 /// Properties of the functions of a trace, looked up once for each.
 #[derive(Default)]
-pub struct Functions(Entries<Function, MOST, NAMES>);
+pub struct Functions {
+    all: Entries<Function, MOST, NAMES>,
+    /// The distinct ones: each takes as much memory as four functions, and most functions have those of another.
+    traits: Vec<FunctionTraits>,
+}
 
 impl Functions {
     pub fn index(&mut self, name: &str) -> usize {
-        let new = |kept: Option<Arc<str>>| {
-            let traits = FunctionTraits::of(name);
-            Function { name: kept.unwrap_or_else(|| "others".into()), role: Role::of(&traits), traits }
+        if let Some(known) = self.all.find(name) {
+            return known;
+        }
+        let traits = FunctionTraits::of(name);
+        let known = self.traits.iter().position(|known| *known == traits);
+        let place = known.unwrap_or_else(|| {
+            self.traits.push(traits);
+            self.traits.len() - 1
+        });
+        let new = |kept: Option<Arc<str>>| Function {
+            name: kept.unwrap_or_else(|| "others".into()),
+            role: Role::of(&traits),
+            traits: place as u32,
         };
         // Functions beyond the limit share an entry for each role: a wait must still count as a wait.
-        self.0.number(Some(name), new, |known, other| known.traits.is_like(&other.traits))
+        let is_like = |known: &Function, _: &Function| {
+            self.traits.get(known.traits as usize).is_some_and(|known| known.is_like(&traits))
+        };
+        self.all.number(Some(name), new, is_like)
     }
 
     pub fn get(&self, index: usize) -> Option<&Function> {
-        self.0.get(index)
+        self.all.get(index)
+    }
+
+    pub fn traits(&self, index: usize) -> Option<&FunctionTraits> {
+        self.traits.get(self.get(index)?.traits as usize)
     }
 
     pub fn name(&self, index: usize) -> &str {

@@ -43,6 +43,8 @@ pub struct ProcessFacts {
 
 #[derive(Default)]
 pub struct Context {
+    /// Limit on the rows of tables that have one for each process, thread or function.
+    pub rows: usize,
     pub notes: Notes,
     pub stacks: Stacks,
     /// Whether a view asks for the summary. If none does, `summary` stays empty.
@@ -75,7 +77,7 @@ pub struct Context {
 
 impl Context {
     pub fn new(of_summary: bool) -> Context {
-        Context { of_summary, ..Context::default() }
+        Context { of_summary, rows: usize::MAX, ..Context::default() }
     }
 
     pub fn line(&mut self, line: &Line) {
@@ -127,6 +129,11 @@ impl Context {
         self.summarized.get_or_init(|| self.summary.of_file(&self.notes))
     }
 
+    pub fn into_figures(self) -> Figures {
+        self.figures();
+        self.summarized.into_inner().unwrap_or_default()
+    }
+
     fn process(&mut self, ts_ns: u64, process: &Process) {
         let (pid, mut facts) = match process {
             Process::Fork(fork) => (fork.child, self.facts_of(fork.pid)),
@@ -156,7 +163,7 @@ impl Context {
     /// The processes that made calls, with their names: views show only pids.
     pub fn processes(&self) -> Table {
         let rows = self.callers.iter().map(|pid| (*pid, self.facts_of(*pid)));
-        Listing::new("process_names", "processes", rows)
+        Listing::at_most(self.rows, "process_names", "processes", rows)
             .count(number("PID", "pid"), |(pid, _)| *pid)
             .count(number("Rank", "rank"), |(_, facts)| facts.rank)
             .cell(long("Command", "command"), |(_, facts)| {

@@ -96,6 +96,10 @@ impl Errors {
         if calls.len() > BEFORE {
             calls.pop_front();
         }
+        if calls.capacity() == 0 {
+            // A trace may have very many threads of one call each.
+            calls.reserve_exact(1);
+        }
         let (event, ts_ns) = (line.event_id, line.ts_ns);
         calls.push_back(PastCall { event, ts_ns, function, duration_ns: None, error: None, site });
     }

@@ -13,6 +13,7 @@ use super::*;
 use crate::gpu::Waits;
 use crate::gpu::busy::{Busy, MOST_WAITING, Span};
 use crate::recent::Recent;
+use gpurec_cuda::FunctionTraits;
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Gpu, Instant, KernelBegin, Value};
 
@@ -195,7 +196,7 @@ impl Idle {
         if let Some(site) = site {
             self.logs[log].calls_at(site);
         }
-        if self.functions.get(function).is_some_and(|function| function.traits.submits()) {
+        if self.functions.traits(function).is_some_and(FunctionTraits::submits) {
             self.submitted.push(line.event_id, Submission { log: log as u32, site, returned_ns: None });
         }
     }

@@ -66,7 +66,7 @@ impl View for Leaks {
             self.memories.at(line.event_id);
         }
         match &line.body {
-            Body::Memory(memory) => self.memories.add(line.ts_ns, memory, 0, &context.stacks),
+            Body::Memory(memory) => self.memories.add(line.ts_ns, memory, None, &context.stacks),
             Body::Begin(begin) if begin.launch.is_some() => self.memories.launched(begin.pid, line.ts_ns),
             Body::Process(Process::Exit(exit)) => self.close(line.ts_ns, exit.pid, true),
             Body::Process(Process::Exec(exec)) => self.close(line.ts_ns, exec.pid, true),
@@ -78,7 +78,7 @@ impl View for Leaks {
         for pid in self.memories.pids() {
             self.close(context.last_ns, pid, false);
         }
-        self.gone.report(&self.memories)
+        self.gone.report(&self.memories, context.rows)
     }
 
     /// Reports the largest allocations that the summary kept.
@@ -105,7 +105,7 @@ impl View for Leaks {
             };
             self.gone.add(left, figures.leaks.largest.contains(leak), names);
         }
-        let mut report = self.gone.report(&self.memories);
+        let mut report = self.gone.report(&self.memories, usize::MAX);
         report.words_if(hidden > 0, format!("{hidden} smaller ones are not in the summary of this trace."));
         Some(report)
     }
@@ -155,7 +155,8 @@ impl Leftovers {
         self.largest.truncate(MOST_LISTED);
     }
 
-    fn report(&mut self, memories: &memory::Memories) -> Report {
+    /// `most` limits the rows of each table.
+    fn report(&mut self, memories: &memory::Memories, most: usize) -> Report {
         let names = &memories.names;
         self.sort(names);
         let mut report = Report::default();
@@ -176,7 +177,7 @@ impl Leftovers {
         if self.leaks.count > 0 {
             let leaks = total(self.leaks.count, self.leaks.sum);
             report.title(format!("Leaks{older}: {leaks}, by where they come from"));
-            self.grouped(&mut report, names, true);
+            self.grouped(&mut report, names, (true, most));
             self.sites(&mut report, names);
         }
         let held = self.all.count.saturating_sub(self.leaks.count);
@@ -186,12 +187,12 @@ impl Leftovers {
             report.title(format!("Held at exit{older}: {held}, by where they come from{none}"));
         }
         if held > 0 || is_empty {
-            self.grouped(&mut report, names, false);
+            self.grouped(&mut report, names, (false, most));
         }
         if !is_empty {
             report.title("The largest");
         }
-        self.single(&mut report, names);
+        self.single(&mut report, names, most);
         report.words_if(
             self.younger > 0,
             format!("{} younger than that are left out.", plural(self.younger, "allocation")),
@@ -210,7 +211,7 @@ impl Leftovers {
         report
     }
 
-    fn grouped(&self, report: &mut Report, names: &Names, leaks: bool) {
+    fn grouped(&self, report: &mut Report, names: &Names, (leaks, most): (bool, usize)) {
         let mut groups: Vec<(&Key, &Group)> =
             self.groups.iter().filter(|(key, _)| key.leaks == leaks).collect();
         let bytes = |key: &Key, group: &Group| key.size.saturating_mul(group.count);
@@ -220,7 +221,7 @@ impl Leftovers {
         groups
             .sort_by(|(a, x), (b, y)| (bytes(b, y), y.count, name(a)).cmp(&(bytes(a, x), x.count, name(b))));
         report.table(
-            Listing::new("groups", "groups", groups)
+            Listing::at_most(most, "groups", "groups", groups)
                 .bytes(number("Bytes", "bytes"), |(key, group)| positive(bytes(key, group)))
                 .count(number("Count", "count"), |(_, group)| group.count)
                 .bytes(number("Each", "each_bytes"), |(key, _)| positive(key.size))
@@ -262,9 +263,9 @@ impl Leftovers {
         );
     }
 
-    fn single(&self, report: &mut Report, names: &Names) {
+    fn single(&self, report: &mut Report, names: &Names, most: usize) {
         report.table(
-            Listing::new("allocations", "allocations", &self.largest)
+            Listing::at_most(most, "allocations", "allocations", &self.largest)
                 .cell(number("Address", "ptr"), |(left, _)| format!("{:#x}", left.ptr))
                 .bytes(number("Bytes", "bytes"), |(left, _)| positive(left.live.size))
                 .at(number("Age (s)", "age_ns"), |(left, _)| left.age_ns())

@@ -39,10 +39,22 @@ pub fn positive(value: u64) -> Option<u64> {
 impl<R> Listing<R> {
     /// `what` is the plural noun for rows.
     pub fn new(key: &'static str, what: &'static str, rows: impl IntoIterator<Item = R>) -> Self {
-        let rows: Vec<R> = rows.into_iter().collect();
+        Listing::at_most(usize::MAX, key, what, rows)
+    }
+
+    /// With the first `most` rows: a row takes ten times as much memory as what it is made of.
+    pub fn at_most(
+        most: usize,
+        key: &'static str,
+        what: &'static str,
+        rows: impl IntoIterator<Item = R>,
+    ) -> Self {
+        let mut rows = rows.into_iter();
+        let first: Vec<R> = rows.by_ref().take(most).collect();
         let mut table = Table::new(key, what, &[]);
-        table.rows.resize(rows.len(), Vec::new());
-        Listing { rows, table }
+        table.rows.resize(first.len(), Vec::new());
+        table.more(rows.count() as u64);
+        Listing { rows: first, table }
     }
 
     pub fn cell<C: Into<Cell>>(mut self, column: Column, value: impl Fn(&R) -> C) -> Self {
@@ -102,5 +114,18 @@ impl<R> Listing<R> {
 impl<R> From<Listing<R>> for Table {
     fn from(listing: Listing<R>) -> Table {
         listing.table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::number;
+
+    #[test]
+    fn rows_beyond_the_limit_are_counted() {
+        let listing = Listing::at_most(2, "rows", "rows", [5u64, 6, 7]).count(number("N", "n"), |n| *n);
+        let page = Table::from(listing).page(9);
+        assert_eq!((page["rows"].as_array().map(Vec::len), page["more"].as_u64()), (Some(2), Some(1)));
     }
 }

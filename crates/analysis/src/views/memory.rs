@@ -25,7 +25,8 @@ const BUCKETS: usize = 2048;
 struct Memories {
     width: usize,
     scale: Option<Scale>,
-    spaces: HashMap<(u32, Box<str>), Space>,
+    /// Boxed, since up to half of a table is free.
+    spaces: HashMap<(u32, Box<str>), Box<Space>>,
     curves: usize,
     more: u64,
     room: Room,
@@ -95,13 +96,13 @@ impl View for Memories {
         for space in self.spaces.values_mut() {
             space.fill(last);
         }
-        self.report(last, &context.stacks)
+        self.report(last, context)
     }
 
     fn of_figures(&mut self, figures: &Figures, _: &Context) -> Option<Report> {
         let mut report = Report::default();
         report.title("Memory by space");
-        let mut table = table_of_spaces(&[]);
+        let mut table = table_of_spaces(usize::MAX, &[]);
         for seen in &figures.memory.by_space {
             table.sparse_row(&[
                 ("space", seen.space.as_str().into()),
@@ -127,8 +128,8 @@ impl View for Memories {
 /// A space of a process.
 type Row<'a> = (&'a (u32, Box<str>), &'a Space);
 
-fn table_of_spaces(rows: &[Row]) -> Table {
-    Listing::new("spaces", "spaces", rows)
+fn table_of_spaces(most: usize, rows: &[Row]) -> Table {
+    Listing::at_most(most, "spaces", "spaces", rows)
         .count(number("PID", "pid"), |((pid, _), _)| *pid)
         .cell(text("Space", "space"), |((_, name), _)| name)
         .bytes(number("Peak", "peak_bytes"), |(_, space)| space.peak)
@@ -212,11 +213,12 @@ impl Memories {
         );
     }
 
-    fn report(&self, last: usize, stacks: &Stacks) -> Report {
+    fn report(&self, last: usize, context: &Context) -> Report {
+        let stacks = &context.stacks;
         let mut report = Report::default();
-        let mut all: Vec<Row> = self.spaces.iter().collect();
+        let mut all: Vec<Row> = self.spaces.iter().map(|(key, space)| (key, &**space)).collect();
         all.sort_by(|(a, x), (b, y)| (y.peak, y.allocated.sum, *a).cmp(&(x.peak, x.allocated.sum, *b)));
-        self.series(&mut report, &all);
+        self.series(&mut report, &all, context.rows);
         let largest = all.first().map_or(0, |(_, space)| space.peak);
         let worth = |space: &Space| space.peak > 0 && space.peak >= largest / 100;
         let curves = all.iter().filter(|(_, space)| space.curve.is_some() && worth(space));
@@ -224,7 +226,7 @@ impl Memories {
             self.picture(&mut report, key, space, last);
         }
         report.title("Live bytes by process and memory space");
-        report.table(table_of_spaces(&all));
+        report.table(table_of_spaces(context.rows, &all));
         report.words(
             "Of `pool` it is what is asked of the pool, not what the pool takes from the device; `host` is pinned memory. The end of a process frees what it holds. See `gpurec report leaks` for what was never freed.",
         );
@@ -237,13 +239,13 @@ impl Memories {
         report
     }
 
-    fn series(&self, report: &mut Report, all: &[Row]) {
+    fn series(&self, report: &mut Report, all: &[Row], most: usize) {
         let Some(scale) = self.scale else { return };
         let points = all.iter().flat_map(|(key, space)| {
             space.curve.iter().flatten().enumerate().map(move |(bucket, ends)| (*key, bucket, *ends))
         });
         report.data(
-            Listing::new("series", "points", points)
+            Listing::at_most(most, "series", "points", points)
                 .count(data("pid"), |((pid, _), _, _)| *pid)
                 .cell(data("space"), |((_, name), _, _)| name)
                 .at(data("from_ns"), |(_, bucket, _)| scale.begins_ns(*bucket))

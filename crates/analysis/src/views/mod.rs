@@ -60,6 +60,7 @@ pub use calls::Functions;
 use calls::{Durations, Thread, Total, handle, largest, left_out, unfinished};
 pub use context::{Context, ONLY_FIGURES, UnknownFigure};
 use listing::{Listing, positive};
+pub use output::ON_A_PAGE;
 use output::Report;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

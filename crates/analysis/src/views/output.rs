@@ -10,7 +10,7 @@ use crate::table::Table;
 use crate::ui::clean_lines;
 
 /// Limit on rows of a table in the HTML page.
-const ON_A_PAGE: usize = 2000;
+pub const ON_A_PAGE: usize = 2000;
 
 pub enum Part {
     /// A heading for the following parts, with an empty line before it.

@@ -114,7 +114,7 @@ impl View for Syncs {
         if self.waits.by_key.is_empty() && self.copies.by_key.is_empty() {
             return nothing("No call waited for the GPU in this trace.");
         }
-        self.report(&context.stacks)
+        self.report(context)
     }
 
     fn of_figures(&mut self, figures: &Figures, _: &Context) -> Option<Report> {
@@ -127,7 +127,7 @@ impl View for Syncs {
             plural(sync.calls, "call"),
             of_them_unfinished(sync.unfinished)
         ));
-        let mut table = self.waiters("functions", Vec::new(), &Stacks::default());
+        let mut table = self.waiters(("functions", usize::MAX), Vec::new(), &Stacks::default());
         for one in &sync.by_function {
             let known = figures.functions.iter().find(|f| f.name == one.name);
             table.sparse_row(&[
@@ -170,9 +170,8 @@ impl Syncs {
 
     /// Remembers what a call submits to a stream: kernels by name, copies and sets by their call, and recorded events.
     fn submitted(&mut self, begin: &Begin, function: usize) {
-        let Some(facts) = self.functions.get(function) else { return };
-        let is_async = facts.traits.is(Mark::Async);
-        let is_record = facts.traits.is(Mark::Record);
+        let Some(traits) = self.functions.traits(function) else { return };
+        let (is_async, is_record) = (traits.is(Mark::Async), traits.is(Mark::Record));
         if !is_async && !is_record {
             return;
         }
@@ -250,7 +249,8 @@ impl Syncs {
         }
     }
 
-    fn report(&self, stacks: &Stacks) -> Report {
+    fn report(&self, context: &Context) -> Report {
+        let stacks = &context.stacks;
         let mut report = Report::default();
         report.facts(facts(self.calls, self.total_ns, self.unfinished));
         let threads: HashSet<Thread> = self.waits.by_key.keys().map(|key| key.thread).collect();
@@ -264,7 +264,8 @@ impl Syncs {
         ));
         let others = &self.waits.others;
         let has_others = others.time.count > 0;
-        report.table(self.waiters("sorts of waits", largest(&self.waits, Waits::size, has_others), stacks));
+        let rows = largest(&self.waits, Waits::size, has_others);
+        report.table(self.waiters(("sorts of waits", context.rows), rows, stacks));
         note_others(&mut report, "waits", plural(others.time.count, "wait"), others);
         if let Some(note) = left_out(&self.open) {
             report.words(note);
@@ -277,15 +278,20 @@ impl Syncs {
             self.unfinished > 0,
             "Unfinished waits had not ended when the recording, or their process, did: they count with their time so far.",
         );
-        self.copies(&mut report, stacks);
+        self.copies(&mut report, context.rows, stacks);
         report
     }
 
     /// The table of waits. The row without a key is that of all waits beyond the limit.
-    fn waiters(&self, what: &'static str, rows: Vec<(Option<&Key>, &Waits)>, stacks: &Stacks) -> Table {
+    fn waiters(
+        &self,
+        (what, most): (&'static str, usize),
+        rows: Vec<(Option<&Key>, &Waits)>,
+        stacks: &Stacks,
+    ) -> Table {
         let name = |function: Option<usize>| function.map_or("others", |number| self.functions.name(number));
         let kernel = |number: usize| Cell::Kernel(self.functions.name(number).to_owned());
-        Listing::new("waiters", what, rows)
+        Listing::at_most(most, "waiters", what, rows)
             .millis(number("Waited (ms)", "total_ns"), |(_, waits)| waits.time.total())
             .share(number("(%)", "total_percent"), |(_, waits)| Some((waits.time.total(), self.total_ns)))
             .count(number("Waits", "waits").vital(), |(_, waits)| waits.time.count)
@@ -309,24 +315,29 @@ impl Syncs {
             .into()
     }
 
-    fn copies(&self, report: &mut Report, stacks: &Stacks) {
+    fn copies(&self, report: &mut Report, most: usize, stacks: &Stacks) {
         let others = &self.copies.others;
         let has_others = others.time.count > 0;
         report.section(
             "Copies that their call waited for, beside these",
-            Listing::new("copies", "sorts of copies", largest(&self.copies, Waits::size, has_others))
-                .millis(number("Waited (ms)", "total_ns"), |(_, waits)| waits.time.total())
-                .count(number("Waits", "waits"), |(_, waits)| waits.time.count)
-                .micros(number("Avg (us)", "avg_ns"), |(_, waits)| waits.average())
-                .micros(number("Max (us)", "max_ns"), |(_, waits)| waits.time.max)
-                .bytes(number("Bytes", "bytes"), |(_, waits)| waits.bytes)
-                .count(number("Thread", "tid"), |(key, _)| key.map(|(thread, ..)| thread.1))
-                .count(data("pid"), |(key, _)| key.map(|(thread, ..)| thread.0))
-                .cell(text("Direction", "direction"), |(key, _)| key.map(|(_, _, direction, _)| direction))
-                .cell(text("Call", "function"), |(key, _)| {
-                    key.map_or("others", |(_, function, ..)| self.functions.name(*function))
-                })
-                .cell(long("Call site", "call_site"), |(key, _)| Some(stacks.text(key.as_ref()?.3?))),
+            Listing::at_most(
+                most,
+                "copies",
+                "sorts of copies",
+                largest(&self.copies, Waits::size, has_others),
+            )
+            .millis(number("Waited (ms)", "total_ns"), |(_, waits)| waits.time.total())
+            .count(number("Waits", "waits"), |(_, waits)| waits.time.count)
+            .micros(number("Avg (us)", "avg_ns"), |(_, waits)| waits.average())
+            .micros(number("Max (us)", "max_ns"), |(_, waits)| waits.time.max)
+            .bytes(number("Bytes", "bytes"), |(_, waits)| waits.bytes)
+            .count(number("Thread", "tid"), |(key, _)| key.map(|(thread, ..)| thread.1))
+            .count(data("pid"), |(key, _)| key.map(|(thread, ..)| thread.0))
+            .cell(text("Direction", "direction"), |(key, _)| key.map(|(_, _, direction, _)| direction))
+            .cell(text("Call", "function"), |(key, _)| {
+                key.map_or("others", |(_, function, ..)| self.functions.name(*function))
+            })
+            .cell(long("Call site", "call_site"), |(key, _)| Some(stacks.text(key.as_ref()?.3?))),
         );
         note_others(report, "copies", others.time.count.to_string(), others);
     }

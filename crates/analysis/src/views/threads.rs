@@ -88,7 +88,7 @@ impl View for Threads {
         if let Some(cost) = &figures.cost {
             let threads = cost.threads.len() as u64 + cost.more_threads;
             report.title(format!("{} made calls, the most calls first", plural(threads, "thread")));
-            let mut table = self.table(Vec::new(), |_| None);
+            let mut table = self.table(usize::MAX, Vec::new(), |_| None);
             for thread in &cost.threads {
                 let rank = figures
                     .processes
@@ -147,7 +147,7 @@ impl Threads {
         // As in the summary: a call that fails inside another CUDA call is that caller's to handle, so it does not
         // count.
         let is_cuda = |outer: &Call<()>| {
-            self.functions.get(outer.function).is_some_and(|function| function.traits.api != Api::Other)
+            self.functions.traits(outer.function).is_some_and(|traits| traits.api != Api::Other)
         };
         let failed = end.error.as_deref().is_some_and(|error| !is_shutdown(error))
             && !self.calls.around(parent).any(is_cuda);
@@ -209,7 +209,7 @@ impl Threads {
         ));
         report.fact("duration_ns", context.duration_ns());
         let rows = largest(&self.threads, |activity| (activity.cuda_ns, activity.calls), has_others);
-        report.table(self.table(rows, |pid| context.facts_of(pid).rank));
+        report.table(self.table(context.rows, rows, |pid| context.facts_of(pid).rank));
         report.words_if(
             has_others,
             format!(
@@ -225,7 +225,7 @@ impl Threads {
         report.title("Their processes");
         let rows = by_pid.iter().map(|(pid, threads)| (*pid, *threads, context.facts_of(*pid)));
         report.table(
-            Listing::new("processes", "processes", rows)
+            Listing::at_most(context.rows, "processes", "processes", rows)
                 .count(number("PID", "pid"), |(pid, _, _)| *pid)
                 .count(number("Threads", "threads"), |(_, threads, _)| *threads)
                 .count(number("Rank", "rank"), |(_, _, facts)| facts.rank)
@@ -239,8 +239,13 @@ impl Threads {
     }
 
     /// The table of threads. The row without a thread is that of all threads beyond the limit.
-    fn table(&self, rows: Vec<(Option<&Thread>, &Activity)>, rank: impl Fn(u32) -> Option<u32>) -> Table {
-        Listing::new("threads", "threads", rows)
+    fn table(
+        &self,
+        most: usize,
+        rows: Vec<(Option<&Thread>, &Activity)>,
+        rank: impl Fn(u32) -> Option<u32>,
+    ) -> Table {
+        Listing::at_most(most, "threads", "threads", rows)
             .millis(number("In CUDA (ms)", "cuda_ns"), |(_, activity)| activity.cuda_ns)
             .share(number("(%)", "cuda_percent"), |(thread, activity)| {
                 thread.map(|_| (activity.cuda_ns, activity.last_ns.saturating_sub(activity.first_ns)))

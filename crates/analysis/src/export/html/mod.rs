@@ -16,6 +16,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use self::copies::Copies;
@@ -35,6 +37,7 @@ use crate::ranks;
 use crate::stacks::Stacks;
 use crate::text;
 use crate::timeline::{SORTS, sort_of};
+use crate::views::ON_A_PAGE;
 use gpurec_cuda::FunctionTraits;
 use gpurec_trace::bounds::Entries;
 use gpurec_trace::hash::Map;
@@ -63,7 +66,7 @@ pub struct Html {
     wall_ns: Option<u64>,
     trace: Trace,
     /// The overview and the reports of each trace.
-    documents: Vec<Value>,
+    documents: Vec<Document>,
     tracks: PageTracks,
     counters: Counters,
     copies: Copies,
@@ -84,6 +87,37 @@ pub struct Html {
 pub struct Together {
     pub ranks: Value,
     pub diff: Value,
+}
+
+/// What the page says of one trace.
+#[derive(Serialize)]
+struct Document {
+    file: String,
+    header: Value,
+    summary: Box<RawValue>,
+    text: String,
+    reports: Vec<Box<RawValue>>,
+    notes: Vec<String>,
+}
+
+/// The data of the page, which is written to it piece by piece.
+#[derive(Serialize)]
+struct Data<'a> {
+    version: &'static str,
+    wall_ns: Option<String>,
+    end_ns: u64,
+    traces: &'a [Document],
+    sorts: Vec<&'static str>,
+    labels: Vec<(&'a str, usize)>,
+    processes: &'a [Value],
+    tracks: Vec<Value>,
+    rows: &'a [Value],
+    counters: Vec<Value>,
+    copies: Value,
+    ranks: &'a Value,
+    diff: &'a Value,
+    stacks: Value,
+    kept: Value,
 }
 
 /// The trace that is being read.
@@ -185,32 +219,30 @@ impl Html {
         self.rows.add(held.track, held.depth, slice);
     }
 
-    fn data(&self, plan: &[Value]) -> Value {
-        let sorts: Vec<&str> = SORTS.iter().map(|sort| sort.name).chain(MORE_SORTS).collect();
+    fn data<'a>(&'a self, plan: &'a [Value]) -> Data<'a> {
         let name = |number: usize| self.names.get(number).map_or("?", |name| name);
-        let labels: Vec<Value> = self.label_list.iter().map(|(sort, at)| json!([name(*at), sort])).collect();
-        json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "wall_ns": self.wall_ns.map(|ns| ns.to_string()),
-            "end_ns": self.last_ns,
-            "traces": self.documents,
-            "sorts": sorts,
-            "labels": labels,
-            "processes": self.tracks.processes(),
-            "tracks": self.tracks.all(),
-            "rows": plan,
-            "counters": self.counters.page(),
-            "copies": self.copies.page(),
-            "ranks": self.together.ranks,
-            "diff": self.together.diff,
-            "stacks": self.profile.page(),
-            "kept": {
+        Data {
+            version: env!("CARGO_PKG_VERSION"),
+            wall_ns: self.wall_ns.map(|ns| ns.to_string()),
+            end_ns: self.last_ns,
+            traces: &self.documents,
+            sorts: SORTS.iter().map(|sort| sort.name).chain(MORE_SORTS).collect(),
+            labels: self.label_list.iter().map(|(sort, at)| (name(*at), *sort)).collect(),
+            processes: self.tracks.processes(),
+            tracks: self.tracks.all(),
+            rows: plan,
+            counters: self.counters.page(),
+            copies: self.copies.page(),
+            ranks: &self.together.ranks,
+            diff: &self.together.diff,
+            stacks: self.profile.page(),
+            kept: json!({
                 "events": self.rows.events,
                 "left_out": self.rows.left_out,
                 "below_ns": self.rows.below_ns,
                 "details_from_ns": self.rows.details_from_ns,
-            },
-        })
+            }),
+        }
     }
 }
 
@@ -285,15 +317,11 @@ impl Sink for Html {
 
     fn read(&mut self, notes: &Notes) -> Result<()> {
         let Trace { file, header, reports } = std::mem::take(&mut self.trace);
-        let (figures, reports) = reports.finish(notes)?;
-        self.documents.push(json!({
-            "file": file,
-            "header": header,
-            "summary": figures.with_nulls(),
-            "text": text::print(&figures, WIDTH),
-            "reports": reports,
-            "notes": [],
-        }));
+        let (mut figures, reports) = reports.finish(notes)?;
+        let text = text::print(&figures, WIDTH);
+        figures.keep(ON_A_PAGE);
+        let summary = to_raw_value(&figures.with_nulls())?;
+        self.documents.push(Document { file, header, summary, text, reports, notes: Vec::new() });
         Ok(())
     }
 
@@ -396,18 +424,18 @@ impl Sink for Html {
     }
 
     fn note(&mut self, _at: At, text: &str) {
-        let notes = self.documents.last_mut().and_then(|document| document["notes"].as_array_mut());
-        if let Some(notes) = notes {
-            notes.push(text.into());
+        if let Some(document) = self.documents.last_mut() {
+            document.notes.push(text.to_owned());
         }
     }
 
     fn finish(&mut self) {
         self.rows.finish();
         let packed = Packed::of(&self.rows.all, self.last_ns);
-        let data = self.data(&packed.plan).to_string();
-        let blocks = [("data", data.as_bytes()), ("slices", &packed.slices), ("details", &packed.details)];
-        page::write(&mut self.out, &blocks);
+        let data = page::packed(|to| Ok(serde_json::to_writer(to, &self.data(&packed.plan))?));
+        let [slices, details] =
+            [packed.slices, packed.details].map(|bytes| page::packed(|to| to.write_all(&bytes)));
+        page::write(&mut self.out, &[("data", &data), ("slices", &slices), ("details", &details)]);
     }
 
     fn buffer(&mut self) -> &mut Vec<u8> {

@@ -95,7 +95,13 @@ function processes(summary) {
   const heads = ["PID", "Rank", "Calls", "Peak on the device", "Exit status"].map((text) => element("th", { scope: "col" }, text));
   const head = element("tr", {}, heads, element("th", { scope: "col", class: "text" }, "Command"));
   const table = element("table", {}, element("thead", {}, head), element("tbody", {}, rows.map(row)));
-  return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "processes" }, table);
+  const more = summary.more_processes ?? 0;
+  return element(
+    "div",
+    {},
+    element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "processes" }, table),
+    more ? element("p", { class: "soft" }, `and ${count(more)} more processes`) : null,
+  );
 }
 
 export function overviewOf(trace) {

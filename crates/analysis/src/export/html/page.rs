@@ -2,7 +2,7 @@
 //! script may be those of this program alone, by their hashes, and the data is compressed and in base64, so that no text
 //! of a trace can be markup. Not here: what the data is.
 
-use std::io::Write;
+use std::io::{self, BufWriter, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -35,13 +35,13 @@ const MODULES: &[&str] = &[
     include_str!("main.mjs"),
 ];
 
-/// Writes the page; each block is an id and its bytes.
+/// Writes the page; each block is an id and its compressed bytes.
 pub fn write(out: &mut Vec<u8>, blocks: &[(&str, &[u8])]) {
     let script = script();
     let mut data = Vec::new();
     for (id, bytes) in blocks {
         data.extend_from_slice(format!("<script type=\"text/plain\" id=\"{id}\">").as_bytes());
-        base64(&mut data, &packed(bytes));
+        base64(&mut data, bytes);
         data.extend_from_slice(b"</script>\n");
     }
     let mut page = PAGE;
@@ -73,11 +73,12 @@ fn hash(text: &str) -> String {
     String::from_utf8_lossy(&hash).into_owned()
 }
 
-fn packed(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+/// Compresses what `write` writes, as it is written.
+pub fn packed(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Vec<u8> {
+    let mut encoder = BufWriter::new(GzEncoder::new(Vec::new(), Compression::default()));
     // Memory takes all that is written to it.
-    let _ = encoder.write_all(bytes);
-    encoder.finish().unwrap_or_default()
+    let _ = write(&mut encoder);
+    encoder.into_inner().ok().and_then(|encoder| encoder.finish().ok()).unwrap_or_default()
 }
 
 #[cfg(test)]

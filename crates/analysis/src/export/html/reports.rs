@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Result, anyhow};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::Figures;
 use crate::only::Only;
@@ -14,7 +14,7 @@ use crate::read;
 use crate::views::All;
 use gpurec_trace::{Line, Notes};
 
-type Made = (Figures, Vec<Value>);
+type Made = (Figures, Vec<Box<RawValue>>);
 
 pub enum Reports {
     /// Computed from the lines that `line` gets.
@@ -40,7 +40,7 @@ impl Reports {
         let work = move || {
             let mut all = All::default();
             let notes = read::each(&file, &only, |line| all.line(line))?;
-            Ok(all.finish(&notes))
+            all.finish(&notes)
         };
         let started = thread::Builder::new().name("reports".to_owned()).spawn(work);
         started.map_or_else(|_| Reports::default(), Reports::OfFile)
@@ -55,7 +55,7 @@ impl Reports {
     /// `notes` are those of the reader whose lines `line` got.
     pub fn finish(self, notes: &Notes) -> Result<Made> {
         match self {
-            Reports::OfLines(all) => Ok(all.finish(notes)),
+            Reports::OfLines(all) => all.finish(notes),
             Reports::OfFile(thread) => {
                 thread.join().unwrap_or_else(|_| Err(anyhow!("a thread of the export panicked")))
             }
@@ -75,7 +75,8 @@ mod tests {
         let notes = read::each(&file, &only, |line| of_lines.line(line)).expect("a trace");
         let [one, other] =
             [of_lines, Reports::of(&file, &only)].map(|it| it.finish(&notes).expect("reports"));
-        assert_eq!(one, other);
+        let texts = |made: &Made| made.1.iter().map(|report| report.get().to_owned()).collect::<Vec<_>>();
+        assert_eq!((&one.0, texts(&one)), (&other.0, texts(&other)));
         assert!(matches!(Reports::of(Path::new("/dev/null"), &only), Reports::OfLines(_)));
     }
 }
