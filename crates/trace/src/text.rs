@@ -39,8 +39,26 @@ pub fn safe_json(text: Cow<'_, str>) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return text;
     }
-    // The character can only be inside a string, and no unsafe character is above U+FFFF.
-    escaped(&text, is_unsafe, |c, out| out.push_str(&format!("\\u{:04x}", u32::from(c)))).into()
+    escaped(&text, is_unsafe, json_escape).into()
+}
+
+/// The same for whole lines of a document, in place; line feeds stay.
+pub fn safe_json_lines(text: &mut Vec<u8>) {
+    if text.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\n')) {
+        return;
+    }
+    let shown = String::from_utf8_lossy(text);
+    if shown.contains(|c| c != '\n' && is_unsafe(c)) {
+        *text = escaped(&shown, |c| c != '\n' && is_unsafe(c), json_escape).into_bytes();
+    }
+}
+
+/// No unsafe character is above U+FFFF, and one can only be inside a string, except the white space between values.
+fn json_escape(c: char, out: &mut String) {
+    match c {
+        '\t' | '\r' | '\n' => out.push(' '),
+        c => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+    }
 }
 
 /// A text as a cell of CSV (RFC 4180). Control characters become escapes, because users view it in terminals; a text
@@ -117,5 +135,9 @@ mod tests {
         let text = json(&value).unwrap();
         assert!(!text.contains(is_unsafe) && text.contains("\\u202e\\u2060") && text.contains('é'), "{text}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+        let mut lines = b"{\"a\":\t1,\r\n\"\xc2\x9b\xe2\x80\xae\x7f\":2}\n".to_vec();
+        safe_json_lines(&mut lines);
+        assert_eq!(lines, b"{\"a\": 1, \n\"\\u009b\\u202e\\u007f\":2}\n");
+        assert_eq!(safe_json("{\t\"a\":1}".into()), "{ \"a\":1}");
     }
 }

@@ -117,6 +117,10 @@ impl Sink for Chrome {
         self.metadata("thread_sort_index", track, "sort_index", Datum::Number(track.uuid));
     }
 
+    fn is_json(&self) -> bool {
+        true
+    }
+
     fn takes_stacks(&self) -> bool {
         true
     }

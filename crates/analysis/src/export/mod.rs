@@ -206,6 +206,7 @@ fn write(
     mut output: Output,
 ) -> Result<Vec<String>> {
     let base_ns = aligned.traces.iter().flatten().map(|placed| placed.time(0)).min();
+    output.is_json = sink.is_json();
     let mut walk = Walk::new(sink, files.len() > 1, base_ns);
     let mut all = aligned.notes;
     for ((index, file), placed) in files.iter().enumerate().zip(aligned.traces) {

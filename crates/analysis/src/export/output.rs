@@ -18,6 +18,8 @@ const BUFFER: usize = 256 * 1024;
 pub struct Output {
     path: Option<PathBuf>,
     to: Option<To>,
+    /// Characters that control a terminal become escapes: names and arguments are written as the trace has them.
+    pub is_json: bool,
 }
 
 enum To {
@@ -37,7 +39,7 @@ impl Output {
             let text = format!("{what} is the trace to convert: give -o another file");
             return Err(Usage(text).into());
         }
-        Ok(Output { path: path.map(Path::to_path_buf), to: None })
+        Ok(Output { path: path.map(Path::to_path_buf), to: None, is_json: false })
     }
 
     /// Writes the buffer out if it is full.
@@ -59,6 +61,9 @@ impl Output {
     }
 
     fn write(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        if self.is_json {
+            ui::safe_json_lines(buffer);
+        }
         let to = match &mut self.to {
             Some(to) => to,
             None => self.to.insert(open(self.path.as_deref())?),

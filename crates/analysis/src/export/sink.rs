@@ -130,6 +130,10 @@ pub trait Sink {
     fn has_times(&self) -> bool {
         true
     }
+    /// Whether the buffer holds whole lines of JSON.
+    fn is_json(&self) -> bool {
+        false
+    }
     /// Whether the format shows call stacks. If not, they are not followed.
     fn takes_stacks(&self) -> bool {
         false

@@ -191,6 +191,21 @@ fn what_is_in_the_trace_is_in_every_format() {
 }
 
 #[test]
+fn json_has_no_character_that_controls_a_terminal() {
+    const ODD: &str = "x\u{9b}31m\u{202e}\u{7f}é";
+    let args = format!("\"args\":{{\"{ODD}\":\t\"{ODD}\"}}");
+    let exec = format!(
+        r#"{{"event_id":1,"ts":0.000000500,"type":"process","name":"exec","pid":7,"tid":8,"command":["{ODD}"]}}"#
+    );
+    let odd = trace(&[&exec, &begin(2, 1, 0, ODD).replace("\"args\":{}", &args), &end(3, 2, 2, ODD)]);
+    let (json, _) = exported(ExportFormat::Chrome, &[&odd]);
+    let text = std::str::from_utf8(&json).expect("text");
+    assert!(!text.contains(|c| c != '\n' && crate::ui::is_unsafe(c)) && text.contains('é'), "{text:?}");
+    let call = &events(&json)["B"][0];
+    assert_eq!((&call["name"], &call["args"]["args"][ODD]), (&ODD.into(), &ODD.into()));
+}
+
+#[test]
 fn times_are_exact() {
     let lines = [
         begin(1, 1, 0, "cuA").replace("0.000001000", "86401.123456789"),
