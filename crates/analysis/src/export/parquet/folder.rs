@@ -4,12 +4,12 @@
 //! before it is. Parts of the same trace that are there already are replaced, so that to export a trace again does not
 //! double its rows. Not here: what is in the files.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -31,8 +31,8 @@ const LONGEST_KEY: usize = 250;
 /// Gives the parts their names, in their order.
 pub fn publish(dataset: &Path, facts: &Facts, parts: Vec<Written>) -> Result<()> {
     // Else two copies of one trace would not see each other.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock();
+    static ONE: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+    let mut known = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let jobs: BTreeSet<&String> = parts.iter().filter_map(|part| part.job.as_ref()).collect();
     let ranks: BTreeSet<u32> = parts.iter().filter_map(|part| part.rank).collect();
     // Rows without a rank belong to the only rank of the trace.
@@ -48,16 +48,16 @@ pub fn publish(dataset: &Path, facts: &Facts, parts: Vec<Written>) -> Result<()>
     }
     let mut changed = BTreeSet::new();
     let root = Folder::given(dataset)?;
-    remove_elsewhere(&root, facts.trace, &partitions, &places)?;
+    remove_elsewhere(&root, facts.trace, &partitions, &places, &mut known)?;
     let mut replaced: Vec<(PathBuf, Vec<OsString>)> = Vec::new();
     for (place, hidden) in &places {
         let failed =
             || format!("{} cannot be written: give -o another folder", ui::name(&dataset.join(place)));
         let folder = root.make(place).with_context(failed)?;
-        let old = match replaced.iter().position(|(known, _)| known == place) {
+        let old = match replaced.iter().position(|(done, _)| done == place) {
             Some(at) => at,
             None => {
-                replaced.push((place.clone(), parts_of(&folder, facts.trace).with_context(failed)?));
+                replaced.push((place.clone(), known.parts_of(&folder, facts.trace).with_context(failed)?));
                 replaced.len() - 1
             }
         };
@@ -88,15 +88,16 @@ fn remove_elsewhere(
     trace: i64,
     partitions: &BTreeSet<PathBuf>,
     places: &[(PathBuf, Hidden)],
+    known: &mut Known,
 ) -> Result<()> {
     let tables = Table::ALL.iter().filter(|table| **table != Table::Meta);
     for table in [Table::Meta].iter().chain(tables) {
         for place in partitions.iter().map(|keys| Path::new(table.name()).join(keys)) {
-            if places.iter().any(|(known, _)| *known == place) {
+            if places.iter().any(|(other, _)| *other == place) {
                 continue;
             }
             let Some(folder) = root.existing(&place)? else { continue };
-            for old in parts_of(&folder, trace)? {
+            for old in known.parts_of(&folder, trace)? {
                 fs::remove_file(folder.at(&old)).with_context(|| ui::name(&folder.path().join(&old)))?;
             }
         }
@@ -133,19 +134,52 @@ pub fn is_plain(value: &str) -> bool {
     value.bytes().all(has_no_escape)
 }
 
-/// The parts of a trace in a folder, the last first.
-fn parts_of(folder: &Folder, trace: i64) -> io::Result<Vec<OsString>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder.at("."))? {
-        let name = entry?.file_name();
-        if Path::new(&name).extension().is_some_and(|extension| extension == "parquet")
-            && trace_of(&folder.at(&name)) == Some(trace)
-        {
-            found.push(name);
+/// Which trace the parts are of that earlier traces of this export found. To read each part again for each trace would
+/// take a time that grows with the square of their number.
+#[derive(Default)]
+struct Known(HashMap<Identity, Option<i64>>);
+
+/// What no two files have, and no two contents of one file: device and number, length, and time of the last change.
+type Identity = (u64, u64, u64, i64, i64);
+
+/// Limit on the parts that are known.
+const MOST_KNOWN: usize = 1 << 18;
+
+impl Known {
+    /// The parts of a trace in a folder, the last first.
+    fn parts_of(&mut self, folder: &Folder, trace: i64) -> io::Result<Vec<OsString>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder.at("."))? {
+            let name = entry?.file_name();
+            if Path::new(&name).extension().is_some_and(|extension| extension == "parquet")
+                && self.trace_of(&folder.at(&name)) == Some(trace)
+            {
+                found.push(name);
+            }
         }
+        found.sort_by(|a, b| b.cmp(a));
+        Ok(found)
     }
-    found.sort_by(|a, b| b.cmp(a));
-    Ok(found)
+
+    fn trace_of(&mut self, path: &Path) -> Option<i64> {
+        let Some(identity) = identity(&fs::symlink_metadata(path).ok()?) else { return trace_of(path) };
+        if self.0.len() >= MOST_KNOWN {
+            self.0.clear();
+        }
+        *self.0.entry(identity).or_insert_with(|| trace_of(path))
+    }
+}
+
+#[cfg(unix)]
+fn identity(about: &Metadata) -> Option<Identity> {
+    use std::os::unix::fs::MetadataExt;
+    Some((about.dev(), about.ino(), about.len(), about.mtime(), about.mtime_nsec()))
+}
+
+/// On other systems each part is read each time.
+#[cfg(not(unix))]
+fn identity(_: &Metadata) -> Option<Identity> {
+    None
 }
 
 /// None for what is no part: others may have put anything there.
