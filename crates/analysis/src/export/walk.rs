@@ -16,6 +16,8 @@ use gpurec_trace::{Body, Gpu, Header, Instant, Kind, Line, Memory, Process};
 /// Limit on bytes held for open calls.
 const MOST_HELD: usize = 96 << 20;
 const DEEPEST: usize = 4096;
+/// With more threads than this, one that is in no call has no room for any.
+const MANY_THREADS: usize = 4096;
 
 /// Sets the flows of GPU work apart from those of ioctls.
 const GPU_FLOW: u64 = 1 << 63;
@@ -241,8 +243,13 @@ impl<S: Sink + Default> Walk<S> {
         };
         let ts_ns = self.in_order(index, ts_ns);
         self.close(index, at + 1, ts_ns, Cause::Missing);
+        // Of very many threads, few are in calls at once.
+        let is_many = self.tracks.threads.len() > MANY_THREADS;
         let Some(thread) = self.tracks.threads.get_mut(index) else { return };
         let Some(call) = thread.open.pop() else { return };
+        if is_many && thread.open.is_empty() {
+            thread.open = Vec::new();
+        }
         self.open -= 1;
         self.sink.end(At { ts_ns, track: thread.track }, line, call.held);
     }

@@ -264,6 +264,10 @@ impl Idle {
     fn add_part(&mut self, log: usize, upto_ns: u64, cause: Cause, spot: Spot) {
         let log = &mut self.logs[log];
         if upto_ns > log.upto_ns {
+            if log.parts.capacity() == 0 {
+                // A trace may have very many threads of one call each.
+                log.parts.reserve_exact(2);
+            }
             log.parts.push_back(Part { from_ns: log.upto_ns, cause, spot });
             log.upto_ns = upto_ns;
             self.parts += 1;
