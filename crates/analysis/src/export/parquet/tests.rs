@@ -9,6 +9,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 
 use super::columns::{Kind, Table};
+use super::parts::MOST_RANKS;
 use super::write;
 use crate::Only;
 
@@ -243,6 +244,46 @@ fn rows_are_in_the_partition_of_their_rank() {
     folder.exported(&[folder.trace("rank.jsonl", &trace(CLOCK, &lines))]);
     assert!(files(&folder.dataset()).iter().all(|path| path.to_string_lossy().contains("rank=3/part-")));
     assert_eq!(rows(&folder.dataset(), Table::Calls).len(), 2);
+}
+
+/// The ranks beyond the limit share the partition of processes without a rank, and the export counts their processes.
+#[test]
+fn a_trace_of_very_many_ranks() {
+    let calls_of = |ranks: usize| {
+        let folder = Folder::new();
+        let mut lines = Vec::new();
+        for pid in 1..=ranks {
+            let exec = r#""type":"process","name":"exec","command":["a"]"#;
+            let call = r#""type":"userspace","name":"f","phase":"B","depth":0,"args":{}"#;
+            for rest in [format!("{exec},\"rank\":{}", pid - 1), call.to_owned()] {
+                let id = lines.len() + 1;
+                lines.push(format!(r#"{{"event_id":{id},"ts":0.1,"pid":{pid},"tid":{pid},{rest}}}"#));
+            }
+        }
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let said = folder.exported(&[folder.trace("node.jsonl", &trace(CLOCK, &lines))]);
+        let calls = folder.dataset().join("calls/job=__HIVE_DEFAULT_PARTITION__/host=node%2F1");
+        let mut partitions: BTreeMap<String, usize> = BTreeMap::new();
+        for file in files(&calls) {
+            let rank = file.strip_prefix(&calls).expect("in it").parent().expect("a partition");
+            let rows = open(&file).metadata().file_metadata().num_rows() as usize;
+            *partitions.entry(rank.display().to_string()).or_default() += rows;
+        }
+        (said, partitions)
+    };
+    let with_rank = |partitions: &BTreeMap<String, usize>| {
+        let own = (0..MOST_RANKS).filter(|rank| partitions.get(&format!("rank={rank}")) == Some(&1));
+        own.count()
+    };
+    let (said, partitions) = calls_of(MOST_RANKS);
+    assert_eq!((with_rank(&partitions), partitions.len()), (MOST_RANKS, MOST_RANKS));
+    assert!(said.is_empty(), "{said:?}");
+    let (said, partitions) = calls_of(MOST_RANKS + 3);
+    assert_eq!((with_rank(&partitions), partitions.len()), (MOST_RANKS, MOST_RANKS + 1));
+    assert_eq!(partitions["rank=__HIVE_DEFAULT_PARTITION__"], 3);
+    let [said] = said.as_slice() else { panic!("{said:?}") };
+    let expected = "more than 64 ranks: the rows of 3 processes are in the partition without a rank";
+    assert!(said.contains(expected), "{said}");
 }
 
 /// Twice the same trace is one; two traces are two. No hidden file stays.
