@@ -180,4 +180,23 @@ mod tests {
         tracks.leave(number);
         assert_eq!((tracks.enter(number), tracks.number(10)), (1, TRACKS));
     }
+
+    #[test]
+    fn tracks_and_counters_are_bounded() {
+        let mut tracks = PageTracks::default();
+        let mut counters = Counters::default();
+        let all = TRACKS as u64 + 9;
+        for uuid in 0..all {
+            tracks.process(&Process { uuid, ..Process::default() });
+            tracks.track(Track { uuid, pid: 1, tid: 1 }, 0, "t", true);
+            counters.track(uuid, &Process::default(), "n");
+            let space = Space { space: "device".into(), name: "n".to_owned(), uuid, live: 1 };
+            counters.add(1, &space);
+        }
+        assert_eq!(
+            [tracks.processes().len(), tracks.all().len(), counters.page().len()],
+            [TRACKS, TRACKS, COUNTERS]
+        );
+        assert_eq!([tracks.number(all - 1), tracks.number(all - 9)], [TRACKS; 2], "they share a row");
+    }
 }

@@ -200,3 +200,38 @@ fn no_text_of_a_trace_is_in_the_document() {
     assert_eq!(around, page(&[KERNEL]).0);
     assert!(data["labels"].to_string().contains("onerror"));
 }
+
+/// More stacks and functions than a page has: it counts the others.
+#[test]
+fn tables_stacks_and_the_flame_graph_are_bounded() {
+    const CALLS: u64 = 33_000;
+    let frame = |n: u64| format!(r#"{{"kind":"python","function":"f{n}","file":"a.py","line":1}}"#);
+    let mut lines = Vec::new();
+    for n in 0..CALLS {
+        let (stack, open, closed, name) = (3 * n + 1, 3 * n + 2, 3 * n + 3, format!("cudaX{}", n % 2500));
+        // A stack of two frames, whose pairs are all different.
+        let frames = [frame(n % 200), frame(1000 + n / 200)].join(",");
+        lines.push(format!(
+            r#"{{"event_id":{stack},"ts":0.{n:06}000,"type":"stack","name":"stack","stack":{n},"pid":7,"frames":[{frames}]}}"#
+        ));
+        let begin = begin(open, n, 0, &name);
+        lines.push(begin.replace(r#""args":{}"#, &format!(r#""args":{{}},"stack":{n}"#)));
+        lines.push(end(closed, n, open, &name));
+    }
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let (_, data) = page(&[&trace(&lines)]);
+    let stacks = &data["stacks"];
+    assert_eq!(stacks["rows"].as_array().map(Vec::len), Some(16_384));
+    assert_eq!(stacks["left_out"], CALLS - 16_384);
+    assert_eq!(stacks["stacks"].as_array().map(Vec::len), Some(32_768));
+    let reports = data["traces"][0]["reports"].as_array().expect("reports");
+    let tables = reports.iter().flat_map(|report| report["parts"].as_array().expect("parts"));
+    let tables = tables.flat_map(|part| [&part["table"], &part["data"]]).filter(|table| table.is_object());
+    let mut is_full = false;
+    for table in tables {
+        let (rows, more) = (table["rows"].as_array().expect("rows").len(), &table["more"]);
+        assert!(rows <= 2000, "{rows} rows of {}", table["key"]);
+        is_full |= rows == 2000 && *more == 500;
+    }
+    assert!(is_full, "no table counts the functions that it leaves out");
+}
