@@ -3,6 +3,7 @@
 //! what they mean.
 
 use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 
 use super::arrival::{Arrival, Before, CALLS, Key, What, Who};
@@ -16,15 +17,24 @@ pub struct Spool {
     file: Option<File>,
 }
 
-/// A file without a name, in the folder for temporary files.
+/// A file without a name, in the folder for temporary files, where others may make names too. They cannot take the name
+/// before, because it is random, and cannot open the file while it has one.
 fn unnamed() -> io::Result<File> {
-    let name =
-        format!("gpurec-ranks-{}-{:x}", std::process::id(), std::time::Instant::now().elapsed().as_nanos());
-    let path = std::env::temp_dir().join(name);
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+    let path = std::env::temp_dir().join(random_name());
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(&path)?;
     // Windows removes no open file: there it stays.
     let _ = std::fs::remove_file(&path);
     Ok(file)
+}
+
+fn random_name() -> String {
+    // The hasher has random keys, which differ for each.
+    let random = || RandomState::new().build_hasher().finish();
+    format!("gpurec-ranks-{:016x}{:016x}", random(), random())
 }
 
 impl Spool {
@@ -145,6 +155,23 @@ fn read_rows(from: &mut impl Read, rows: &mut Vec<Arrival>) -> io::Result<bool> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Others may watch and fill the folder.
+    #[cfg(unix)]
+    #[test]
+    fn the_file_is_this_users_alone_and_its_name_cannot_be_foreseen() {
+        use std::os::unix::fs::MetadataExt;
+        let about = unnamed().unwrap().metadata().unwrap();
+        assert_eq!((about.mode() & 0o777, about.nlink()), (0o600, 0));
+        let names: std::collections::BTreeSet<String> = (0..1000).map(|_| random_name()).collect();
+        assert_eq!(names.len(), 1000);
+        // No part but the prefix stays the same.
+        let digits = |at: usize| names.iter().map(move |name| name.as_bytes()[at]);
+        let prefix = "gpurec-ranks-".len();
+        for at in prefix..prefix + 32 {
+            assert!(digits(at).collect::<std::collections::BTreeSet<u8>>().len() > 8, "{at}");
+        }
+    }
 
     #[test]
     fn what_goes_in_comes_out() {
