@@ -7,13 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::missing::Missing;
-use super::odd::{ByRank, differences, slow_kernels};
+use super::odd::{ByRank, differences, retain_known, slow_kernels};
 use super::process::Sum;
 use super::report::{RankState, Report};
 use crate::figures::{Figures, OTHER_FUNCTIONS};
@@ -75,8 +74,8 @@ struct Job {
     /// Of documents of one rank.
     calls: ByRank,
     kernels: ByRank,
-    /// The functions that are in every document whose list is not whole.
-    listed: Option<BTreeSet<Arc<str>>>,
+    /// Ranks whose document does not list all functions.
+    not_all: BTreeSet<Option<u32>>,
     there: BTreeSet<u32>,
     texts: BytesLeft<TEXTS>,
     sums: BytesLeft<SUMS>,
@@ -198,10 +197,7 @@ impl Job {
             calls.insert(it.name.as_str().into(), Sum { count: it.calls, ns: it.total_ns });
         }
         if calls.remove(OTHER_FUNCTIONS).is_some() {
-            match &mut self.listed {
-                Some(listed) => listed.retain(|name| calls.contains_key(name)),
-                None => self.listed = Some(calls.keys().cloned().collect()),
-            }
+            self.not_all.insert(Some(rank));
         }
         if let Some(gpu) = &figures.gpu {
             let kernels = self.kernels.entry(Some(rank)).or_default();
@@ -212,10 +208,7 @@ impl Job {
     }
 
     fn finish(mut self) -> Report {
-        // Whether a document that does not list all has calls of a function is not known.
-        for sums in self.calls.values_mut() {
-            sums.retain(|name, _| self.listed.as_ref().is_none_or(|listed| listed.contains(name)));
-        }
+        retain_known(&mut self.calls, &self.not_all);
         if self.more_notes > 0 {
             self.report.notes.push(format!("and {} more notes", self.more_notes));
         }

@@ -91,6 +91,8 @@ pub struct Seen {
     pub complete: Option<bool>,
     pub reasons: Vec<String>,
     pub unmatched: u64,
+    /// Collectives of communicators and processes beyond the limits.
+    pub left_out: u64,
 }
 
 impl<'a> Follower<'a> {
@@ -127,6 +129,7 @@ impl<'a> Follower<'a> {
             complete: None,
             reasons: Vec::new(),
             unmatched: 0,
+            left_out: 0,
         };
         Follower { file, input, sieve: (!only.is_all()).then(|| Sieve::new(only)), error: None, seen }
     }
@@ -352,7 +355,14 @@ impl Seen {
             redop: named(&mut self.names, &line.redop),
         };
         let comm = line.comm.as_ref().map_or(OTHERS, |comm| self.names.number(comm));
-        let Some(process) = entry(&mut self.processes, line.pid, MOST) else { return };
+        if line.comm.is_some() && comm == OTHERS {
+            self.left_out += 1;
+            return;
+        }
+        let Some(process) = entry(&mut self.processes, line.pid, MOST) else {
+            self.left_out += 1;
+            return;
+        };
         let rank = line.rank.or(process.rank.map(|rank| rank | IN_JOB));
         let key = match (line.seq, line.peer, line.pseq) {
             _ if comm == OTHERS => None,

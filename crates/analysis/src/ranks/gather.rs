@@ -18,12 +18,13 @@ use super::hangs::{Describe, Standing, hangs};
 use super::matching::{Matcher, Mismatch};
 use super::missing::Missing;
 use super::names::Names;
-use super::odd::{ByRank, differences, slow_kernels};
+use super::odd::{ByRank, differences, retain_known, slow_kernels};
 use super::process::InCall;
 use super::report::{MismatchFound, RankState, Report};
 use super::stragglers::Stragglers;
 use crate::only::Only;
 use crate::ui;
+use crate::units::plural;
 use gpurec_trace::bounds::BytesLeft;
 use gpurec_trace::{Body, ReadError};
 
@@ -252,7 +253,7 @@ fn finish(
     report.more_mismatches = matcher.more_mismatches;
     report.mismatches = matcher.mismatches.iter().map(|it| mismatch(it, names, &rank)).collect();
     report.hangs = standing(&report.clocks, followers, &matcher, of_trace, names, &rank);
-    (report.differences, report.slow_kernels) = sums(followers, &matcher, names, &rank);
+    sums(&mut report, followers, &matcher, names, &rank);
     let clocks = std::mem::take(&mut report.clocks);
     let mut stragglers = Stragglers::new(&clocks, of_trace, names);
     let spool = matcher.into_spool();
@@ -279,10 +280,10 @@ fn notes(report: &mut Report, followers: &[Follower], matcher: &Matcher, rank: &
             "{unmatched} collectives, sends or receives have no communicator, number or rank: the recording began after the communicator was made, or the program never asked for the rank in one that was split. They are in no figure"
         ));
     }
-    if matcher.left_out > 0 {
+    let left_out = matcher.left_out + followers.iter().map(|it| it.seen.left_out).sum::<u64>();
+    if left_out > 0 {
         report.notes.push(format!(
-            "there are more communicators, or ranks in them, than gpurec follows: {} collectives, sends or receives of the others are in no figure",
-            matcher.left_out
+            "there are more communicators, or ranks in them, than gpurec follows: {left_out} collectives, sends or receives of the others are in no figure"
         ));
     }
     for follower in followers {
@@ -447,12 +448,13 @@ fn standing(
 }
 
 fn sums(
+    report: &mut Report,
     followers: &[Follower],
     matcher: &Matcher,
     names: &Names,
     rank: &impl Fn(Who) -> Option<u32>,
-) -> (Vec<super::odd::Difference>, Vec<super::odd::SlowKernel>) {
-    let (mut calls, mut kernels) = (ByRank::new(), ByRank::new());
+) {
+    let (mut calls, mut kernels, mut not_all) = (ByRank::new(), ByRank::new(), BTreeSet::new());
     for (trace, follower) in followers.iter().enumerate() {
         for pid in members(follower) {
             let who = Who { trace: trace as u32, pid };
@@ -467,12 +469,22 @@ fn sums(
                 to.extend(of.iter().map(|(name, sum)| (names.shared(*name), *sum)));
             };
             add(&mut calls, &process.calls);
+            if process.has_more_calls {
+                not_all.insert(Some(number));
+            }
             if !process.kernels.is_empty() {
                 add(&mut kernels, &process.kernels);
             }
         }
     }
-    (differences(&calls), slow_kernels(&kernels))
+    if !not_all.is_empty() {
+        report.notes.push(format!(
+            "{} called more functions than gpurec keeps: differences are shown only of functions that are known of every rank",
+            plural(not_all.len() as u64, "rank")
+        ));
+        retain_known(&mut calls, &not_all);
+    }
+    (report.differences, report.slow_kernels) = (differences(&calls), slow_kernels(&kernels));
 }
 
 #[cfg(test)]

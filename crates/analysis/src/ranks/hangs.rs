@@ -213,4 +213,18 @@ mod tests {
         ended[1].ended = Some("killed by SIGKILL".to_owned());
         assert_eq!(missing(&ended, true), Some(vec![Some(1)]));
     }
+
+    #[test]
+    fn the_ranks_of_a_hang_are_bounded_and_the_missing_ones_come_first() {
+        let [here, absent, _]: [Standing; 3] = members([4; 3], [9, 8, 9], 2 * STANDS_NS).try_into().unwrap();
+        let who = |trace| Who { trace, pid: 1 };
+        let mut all: Vec<Standing> =
+            (0..MOST_RANKS as u32 + 100).map(|trace| Standing { who: who(trace), ..here.clone() }).collect();
+        all.push(Standing { who: who(u32::MAX), ..absent });
+        let describe =
+            Describe { name: &|_| String::new(), in_calls: &|_| Vec::new(), xids: &|_| Vec::new() };
+        let hang = hang(1, &all, &describe).unwrap();
+        assert_eq!((hang.missing, hang.in_flight.len()), (vec![Some(1)], MOST_RANKS));
+        assert_eq!(hang.in_flight.iter().position(|it| it.is_missing), Some(0));
+    }
 }

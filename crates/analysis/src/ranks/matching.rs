@@ -318,3 +318,71 @@ impl Matcher {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::arrival::{ALL, What};
+    use super::*;
+
+    fn matcher() -> Matcher {
+        Matcher::new(Names::default(), vec![0])
+    }
+
+    fn arrival(comm: u32, rank: u32, seq: u64, nranks: Option<u32>) -> Arrival {
+        Arrival {
+            who: Who { trace: 0, pid: rank },
+            key: Key { comm, from: ALL, to: ALL, seq },
+            rank,
+            nranks,
+            what: What::default(),
+            site: 0,
+            enqueued_ns: 0,
+            started_ns: None,
+            ended_ns: Some(1),
+            before: Default::default(),
+        }
+    }
+
+    #[test]
+    fn communicators_and_members_beyond_the_bounds_are_counted() {
+        let mut matcher = matcher();
+        (0..MOST_COMMS as u32 + 5).for_each(|comm| matcher.add(arrival(comm, 0, 0, Some(1))).unwrap());
+        assert_eq!(matcher.left_out, 5);
+        let mut matcher = self::matcher();
+        (0..MOST_MEMBERS as u32 + 7).for_each(|rank| matcher.add(arrival(1, rank, 0, None)).unwrap());
+        assert_eq!(matcher.left_out, 7);
+    }
+
+    /// The oldest collectives do without the ranks that come after they were closed, and are no mismatch.
+    #[test]
+    fn open_collectives_are_bounded() {
+        let mut matcher = matcher();
+        [0, 1].into_iter().for_each(|rank| matcher.add(arrival(1, rank, 0, Some(2))).unwrap());
+        let most = MOST_ROWS as u64;
+        (1..=most + 3).for_each(|seq| matcher.add(arrival(1, 0, seq, Some(2))).unwrap());
+        assert_eq!((matcher.partial, matcher.rows), (3, MOST_ROWS));
+        let late =
+            |seq| Arrival { what: What { count: Some(9), ..What::default() }, ..arrival(1, 1, seq, Some(2)) };
+        (1..=4).for_each(|seq| matcher.add(late(seq)).unwrap());
+        assert_eq!((matcher.partial, matcher.rows), (3, MOST_ROWS - 1));
+        let of_late: Vec<u64> = matcher.mismatches.iter().map(|it| it.key.seq).collect();
+        assert_eq!(of_late, [4]);
+        let mut whole = Vec::new();
+        matcher.into_spool().each(|rows| whole.push((rows[0].key.seq, rows.len()))).unwrap();
+        assert_eq!(whole, [(0, 2), (4, 2)]);
+    }
+
+    #[test]
+    fn of_the_values_of_a_mismatch_the_odd_ones_stay() {
+        let mut matcher = matcher();
+        let all = MOST_VALUES as u32 + 1000;
+        for rank in 0..all {
+            let odd = rank >= all - 10;
+            let what = What { count: Some(if odd { 7 } else { 8 }), ..What::default() };
+            matcher.add(Arrival { what, ..arrival(1, rank, 0, Some(all)) }).unwrap();
+        }
+        let [mismatch] = matcher.mismatches.as_slice() else { panic!("{}", matcher.mismatches.len()) };
+        let odd = mismatch.values.iter().filter(|(_, value)| value.as_deref() == Some("7")).count();
+        assert_eq!((mismatch.values.len(), odd, mismatch.sites.len()), (MOST_VALUES, 10, MOST_VALUES));
+    }
+}

@@ -26,7 +26,7 @@ struct Table {
 impl Default for Names {
     fn default() -> Self {
         let names = Names(Arc::default());
-        names.number("(others)");
+        names.number(crate::figures::OTHERS);
         names
     }
 }

@@ -1,12 +1,13 @@
 //! What one rank does and the others do not: counts of calls first, then times of kernels. In: sums of each rank by name.
 //! Out: the ranks that differ from most. Not here: when they did it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::process::Sum;
+use crate::figures::OTHERS;
 use crate::stacks::CallRole;
 use gpurec_cuda::FunctionTraits;
 
@@ -45,6 +46,20 @@ pub struct SlowKernel {
 
 /// By rank and name.
 pub type ByRank = BTreeMap<Option<u32>, BTreeMap<Arc<str>, Sum>>;
+
+/// Whether a rank of which not all functions are kept calls one of the others is not known: leaves the functions that each
+/// of these ranks has.
+pub fn retain_known(calls: &mut ByRank, not_all: &BTreeSet<Option<u32>>) {
+    let mut known: Option<BTreeSet<Arc<str>>> = None;
+    for own in not_all.iter().filter_map(|rank| calls.get(rank)) {
+        match &mut known {
+            Some(known) => known.retain(|name| own.contains_key(name)),
+            None => known = Some(own.keys().cloned().collect()),
+        }
+    }
+    let Some(known) = known else { return };
+    calls.values_mut().for_each(|sums| sums.retain(|name, _| known.contains(name)));
+}
 
 /// The lower one of the two in the middle.
 fn median(values: &mut [u64]) -> u64 {
@@ -112,7 +127,8 @@ fn most_apart(found: &mut Vec<Difference>) {
     found.truncate(MOST);
 }
 
-/// Kernels of NCCL wait for other ranks, and are left out.
+/// Kernels of NCCL wait for other ranks, and are left out. So are those beyond the limit on names: they are different ones
+/// on each rank.
 pub fn slow_kernels(kernels: &ByRank) -> Vec<SlowKernel> {
     let mut found = Vec::new();
     if kernels.len() < 3 {
@@ -120,7 +136,7 @@ pub fn slow_kernels(kernels: &ByRank) -> Vec<SlowKernel> {
     }
     for (name, mut by_rank) in by_name(kernels) {
         by_rank.retain(|_, sum| sum.count >= LEAST_CALLS);
-        if by_rank.len() < 3 || name.starts_with("nccl") {
+        if by_rank.len() < 3 || name.starts_with("nccl") || name == OTHERS {
             continue;
         }
         let average = |sum: &Sum| sum.ns / sum.count.max(1);

@@ -77,6 +77,8 @@ pub struct ProcessState {
     pub pending: VecDeque<Pending>,
     /// By name of the function or kernel.
     pub calls: Map<u32, Sum>,
+    /// It has called functions that are not in `calls`.
+    pub has_more_calls: bool,
     pub kernels: Map<u32, Sum>,
     pub comms: Map<u32, Last>,
     pub ended: Option<String>,
@@ -84,7 +86,7 @@ pub struct ProcessState {
 
 impl ProcessState {
     pub fn called(&mut self, name: u32, ns: u64, left: &mut Left) {
-        add_to(&mut self.calls, name, ns, left);
+        self.has_more_calls |= !add_to(&mut self.calls, name, ns, left);
     }
 
     pub fn ran(&mut self, kernel: u32, ns: u64, left: &mut Left) {
@@ -117,7 +119,9 @@ impl ProcessState {
 
     pub fn reached(&mut self, comm: u32, last: Last, left: &mut Left) {
         let known = self.comms.contains_key(&comm);
-        if known || (self.comms.len() < MOST_NAMES && left.comms.take(1)) {
+        let fits = known || (self.comms.len() < MOST_NAMES && left.comms.take(1));
+        // A process without any would not count as a rank.
+        if fits || self.comms.is_empty() {
             self.comms.insert(comm, last);
         }
     }
@@ -245,12 +249,13 @@ impl ThreadState {
     }
 }
 
-fn add_to(sums: &mut Map<u32, Sum>, name: u32, ns: u64, left: &mut Left) {
-    if let Some(sum) = sums.get_mut(&name) {
-        sum.add(ns);
-    } else if sums.len() < MOST_NAMES && left.sums.take(1) {
+/// False: it is not in the sums, which have no room.
+fn add_to(sums: &mut Map<u32, Sum>, name: u32, ns: u64, left: &mut Left) -> bool {
+    let known = sums.contains_key(&name) || (sums.len() < MOST_NAMES && left.sums.take(1));
+    if known {
         sums.entry(name).or_default().add(ns);
     }
+    known
 }
 
 fn add(to: &mut Vec<(u32, u64)>, name: u32, ns: u64) {

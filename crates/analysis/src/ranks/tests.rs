@@ -12,6 +12,8 @@ use super::{Report, align, files_of, gather, text};
 use crate::measure;
 use crate::only::Only;
 
+mod bounds;
+
 /// A folder that is deleted on drop.
 struct Folder(PathBuf);
 
