@@ -37,15 +37,19 @@ fn a_folder_with_a_fifo_and_a_device_is_read_without_them() {
     symlink("/dev/zero", folder.file("b.jsonl")).unwrap();
     fs::create_dir(folder.file("c.jsonl")).unwrap();
     let given = folder.0.to_str().unwrap();
-    let output = run(gpurec(&["ranks", given]));
-    let text = said(&output);
-    assert!(output.status.code().is_some_and(|code| code <= 1), "{output:?}");
-    assert!(text.contains(".jsonl and 2 more left out"), "{text}");
+    for words in [&["ranks", given][..], &["check", "--assert", "ranks.missing==0", given]] {
+        let output = run(gpurec(words));
+        let text = said(&output);
+        assert!(output.status.code().is_some_and(|code| code <= 1), "{output:?}");
+        assert!(text.contains(".jsonl and 2 more left out"), "{text}");
+    }
     // Without a trace it looks for documents, which may be a FIFO too.
     fs::remove_file(folder.file("rank0.jsonl.zst")).unwrap();
     mkfifo(folder.file("d.json").as_str(), Mode::S_IRWXU).unwrap();
-    let output = run(gpurec(&["ranks", given]));
-    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    for words in [&["ranks", given][..], &["check", "--assert", "ranks.missing==0", given]] {
+        let output = run(gpurec(words));
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+    }
     // A FIFO that the user names is read.
     let line = format!("{} summary <(cat {})", env!("CARGO_BIN_EXE_gpurec"), trace("torch_h200.jsonl"));
     let mut bash = Command::new("bash");
