@@ -203,6 +203,24 @@ fn a_library_that_root_loads_is_where_no_other_user_can_exchange_it() {
     });
 }
 
+/// Programs cannot be executed in /tmp, in a mount namespace of the recording's own, and there is no other place.
+#[test]
+fn where_no_place_is_left_the_user_reads_why() {
+    live(|room| {
+        let apart = |words: &[&str]| {
+            let mount = "mount --bind /tmp /tmp && mount -o remount,bind,noexec /tmp && exec \"$@\"";
+            let mut command = room.command("unshare");
+            command.args(["-m", "sh", "-c", mount, "sh", env!("CARGO_BIN_EXE_gpurec")]).args(words);
+            command.env_remove("XDG_RUNTIME_DIR").env_remove("TMPDIR");
+            room.run(command)
+        };
+        let (file, why) = (room.text("none.jsonl"), "/tmp: mounted with noexec");
+        apart(&["--gpu", "-o", &file, "--", "true"]).exited(0).said(why).said("set TMPDIR");
+        assert_eq!(Trace::checked(room, &file).of_type("gpu").count(), 0);
+        apart(&["demo", "-o", &file]).exited(125).said(why).one_sentence();
+    });
+}
+
 #[test]
 fn a_users_own_runtime_folder_is_good_through_sudo() {
     as_user(|room, user| {

@@ -9,7 +9,7 @@ use crate::trace::Trace;
 use crate::user::as_user;
 
 #[test]
-fn a_second_recording_into_a_file_is_refused() {
+fn a_second_recording_and_an_export_into_a_file_are_refused() {
     live(|room| {
         let (x, file, go) = (X::new(room), room.text("t.jsonl"), room.text("go"));
         let script =
@@ -19,6 +19,9 @@ fn a_second_recording_into_a_file_is_refused() {
         room.wait_until_recording(&file);
         let ran = format!("touch {}", room.text("ran"));
         refused(room, 125, &["-o", &file, "--", "sh", "-c", &ran], "is being written by another recording");
+        let other = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/torch_h200.jsonl");
+        let export = room.gpurec(&["export", "--format", "csv", "-o", &file, other]);
+        room.run(export).exited(125).said("another gpurec is writing it").one_sentence();
         fs::write(&go, "").unwrap();
         first.done().exited(0);
         Trace::checked(room, &file).is_whole().has_calls(&[("x_leaf", 200)]);
