@@ -9,7 +9,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use std::time::SystemTime;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, RenameFlags, openat, renameat2};
 use nix::sys::stat::{Mode, fstatat, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use super::own::{self, each_name};
 use super::{FOLDER, FOLDER_FLAGS, OpenError, Output, link_latest, lock, no_folder, refused, traces_folder};
@@ -199,7 +199,10 @@ impl Series {
             match renameat2(folder, temporary, folder, name.as_os_str(), flags) {
                 Err(Errno::EEXIST) => continue,
                 // The file system does not support this flag.
-                Err(Errno::EINVAL) => nix::fcntl::renameat(folder, temporary, folder, name.as_os_str())?,
+                Err(Errno::EINVAL) => match rename_by_link(folder, temporary, &name) {
+                    Err(Errno::EEXIST) => continue,
+                    renamed => renamed?,
+                },
                 renamed => renamed?,
             }
             self.next = self.next.max(number + 1);
@@ -237,6 +240,12 @@ impl Series {
         }
         Ok(deleted)
     }
+}
+
+/// As renameat2() with RENAME_NOREPLACE: renameat() would replace a file that another user made meanwhile.
+fn rename_by_link(folder: &impl AsFd, from: &OsStr, to: &OsStr) -> nix::Result<()> {
+    linkat(folder, from, folder, to, AtFlags::empty())?;
+    unlinkat(folder, from, UnlinkatFlags::NoRemoveDir)
 }
 
 impl Drop for Series {
@@ -450,6 +459,23 @@ mod tests {
         let (number, is_whole) = series.name.number(path.file_name().unwrap()).unwrap();
         assert!(number > TRIES && is_whole, "{number}");
         std::mem::drop(series);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// What a file system without RENAME_NOREPLACE (NFS) gets.
+    #[test]
+    fn a_rename_by_link_replaces_no_file() {
+        let folder = folder("link");
+        let fd = openat(AT_FDCWD, &folder, FOLDER_FLAGS, Mode::empty()).unwrap();
+        let rename = |to: &str| rename_by_link(&fd, OsStr::new("part"), OsStr::new(to));
+        std::fs::write(folder.join("part"), "ours").unwrap();
+        std::fs::write(folder.join("taken"), "theirs").unwrap();
+        std::os::unix::fs::symlink("taken", folder.join("link")).unwrap();
+        assert_eq!([rename("taken"), rename("link")], [Err(Errno::EEXIST); 2]);
+        assert_eq!(std::fs::read(folder.join("taken")).unwrap(), b"theirs");
+        rename("free").unwrap();
+        assert_eq!(std::fs::read(folder.join("free")).unwrap(), b"ours");
+        assert_eq!(listed(&folder), ["free", "link", "taken"]);
         std::fs::remove_dir_all(folder).unwrap();
     }
 
