@@ -136,6 +136,12 @@ impl Ring {
         }
     }
 
+    /// As the library says it.
+    #[cfg(test)]
+    pub fn begins_at(&self, since: u64) {
+        self.header().since.store(since, Ordering::Relaxed);
+    }
+
     /// The library copies no more records from here on.
     pub fn stop(&self) {
         self.header().stop.store(1, Ordering::Relaxed);

@@ -71,6 +71,8 @@ pub struct Gpu {
     rings: Rings,
     say: Say,
     told: Vec<(u32, i32)>,
+    /// A message has reported another client of CUPTI.
+    is_taken_told: bool,
     looked: u64,
     processes: Vec<Process>,
     /// The first `settled` of them have their program.
@@ -87,6 +89,7 @@ impl Gpu {
             rings,
             say,
             told: Vec::new(),
+            is_taken_told: false,
             looked: 0,
             processes: Vec::new(),
             ended: Vec::new(),
@@ -171,9 +174,12 @@ impl Gpu {
                     process.was_taken = true;
                     // Nor does the library ask for records at the process's exit.
                     process.ring.stop();
-                    (self.say)(&format!(
-                        "another client of CUPTI in process {pid}, such as torch.profiler, gets its records from here on: gpurec records no more of its GPU's work"
-                    ));
+                    // Once: the account at the end has all of them, and a job may start such processes without end.
+                    if !std::mem::replace(&mut self.is_taken_told, true) {
+                        (self.say)(&format!(
+                            "another client of CUPTI in process {pid}, such as torch.profiler, gets its records from here on: gpurec records no more of its GPU's work, nor of further processes with such a client"
+                        ));
+                    }
                 }
             }
         }
@@ -341,6 +347,29 @@ mod tests {
     fn the_ring_of_a_process_that_ended_at_once_is_released() {
         released(false);
         released(true);
+    }
+
+    /// A job may start such processes without end.
+    #[test]
+    fn that_another_client_gets_the_records_is_told_once() {
+        let listening =
+            socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_NONBLOCK, None).unwrap();
+        bind(listening.as_raw_fd(), &UnixAddr::new_unnamed()).unwrap();
+        listen(&listening, Backlog::new(4).unwrap()).unwrap();
+        let rings = door::open(listening, Wanted::default(), 0, |_| true).unwrap();
+        let (to, said) = std::sync::mpsc::channel();
+        let mut gpu = Gpu::new(rings, Box::new(move |text| to.send(text.to_owned()).unwrap()));
+        let mut lines = Lines::new(None, None, 0);
+        for pid in [7, 8, 9] {
+            let (ring, fd) = Ring::make(Wanted::default()).unwrap();
+            ring.begins_at(1);
+            gpu.take(Connected { pid, at: 0, ring, end: fd, seat: Arc::new(()) }, &mut lines);
+            lines.tapping.taken.push((pid, 5));
+            gpu.give_way(&mut lines);
+        }
+        assert!(gpu.processes.iter().all(|process| process.was_taken));
+        let said: Vec<String> = said.try_iter().collect();
+        assert!(said.len() == 1 && said[0].contains("in process 7"), "{said:?}");
     }
 
     /// The process has ended when its ring is made. `later`: the record of its end comes after the ring. Otherwise there
