@@ -111,6 +111,8 @@ fn make_at(place: &Path, name: &str, uid: u32, longest: usize) -> io::Result<Pat
 mod tests {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
+    use nix::mount::{MsFlags, mount};
+
     use super::*;
 
     const NOBODY: u32 = 65534;
@@ -232,6 +234,33 @@ mod tests {
         let link = sticky.join("link");
         symlink(&inner, &link).unwrap();
         refused(&link, 0, "belongs to another user");
+    }
+
+    /// In a mount namespace of this thread's own.
+    #[test]
+    fn a_place_where_nothing_can_be_executed_is_passed_over() {
+        if own() != 0 {
+            eprintln!("SKIPPED: it mounts a file system, which needs root");
+            return;
+        }
+        let folder = Folder::new();
+        let (inert, good) = (folder.make("inert", 0o700, 0), folder.make("good", 0o700, 0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let none = None::<&str>;
+                nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+                let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+                mount(none, "/", none, private, none).unwrap();
+                mount(Some("gpurec-test"), &inert, Some("tmpfs"), MsFlags::MS_NOEXEC, Some("mode=700"))
+                    .unwrap();
+                let make = |places: &[&PathBuf]| make_in(places.iter().copied().cloned(), "new-", 0, 200);
+                let made = make(&[&inert, &good]).unwrap();
+                assert_eq!(made.parent(), Some(good.canonicalize().unwrap().as_path()));
+                let error = make(&[&inert]).unwrap_err().to_string();
+                assert!(error.contains("inert: mounted with noexec"), "{error}");
+                assert_eq!(fs::read_dir(&inert).unwrap().count(), 0);
+            });
+        });
     }
 
     #[test]

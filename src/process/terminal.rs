@@ -263,4 +263,22 @@ mod tests {
         terminal.uncover_within(Duration::from_secs(60));
         assert!(!terminal.is_covered());
     }
+
+    /// As the guardian does it after its minute.
+    #[test]
+    fn a_terminal_that_takes_nothing_for_long_is_left_as_it_is() {
+        let pty = nix::pty::openpty(None, None).unwrap();
+        let terminal = Terminal::of(pty.slave.try_clone().unwrap(), pty.slave.as_fd()).unwrap();
+        let enter = terminal.cover().unwrap();
+        assert_eq!(terminal.write(enter).unwrap(), enter.len());
+        tcflow(&pty.slave, FlowArg::TCOOFF).unwrap();
+        // With a wait that has no end, the test would have none.
+        terminal.uncover_within(3 * LOOK);
+        assert!(terminal.is_covered());
+        tcflow(&pty.slave, FlowArg::TCOON).unwrap();
+        drop((pty.slave, terminal));
+        let mut written = Vec::new();
+        let _ = std::fs::File::from(pty.master).read_to_end(&mut written);
+        assert_eq!(written, ENTER, "nothing comes later");
+    }
 }
