@@ -42,6 +42,21 @@ mod tests {
         assert_eq!(&text[..length], b"READY=1");
     }
 
+    /// The queue of a socket is bounded (net.unix.max_dgram_qlen), and nobody reads this one.
+    #[test]
+    fn a_socket_that_nobody_reads_does_not_delay_the_recording_for_long() {
+        let name = format!("gpurec-unread-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let _unread = UnixDatagram::bind_addr(&address).unwrap();
+        let filler = UnixDatagram::unbound().unwrap();
+        filler.set_nonblocking(true).unwrap();
+        while filler.send_to_addr(b"full", &address).is_ok() {}
+        let (done, result) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(send(OsStr::new(&format!("@{name}")))));
+        let sent = result.recv_timeout(Duration::from_secs(60)).expect("it waits without end");
+        assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
     #[test]
     fn a_socket_has_a_path_or_an_abstract_name() {
         let name = format!("gpurec-ready-{}", std::process::id());

@@ -129,7 +129,35 @@ fn answer(mut stream: &UnixStream, kind: &[u8], text: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use nix::unistd::geteuid;
+
     use super::*;
+
+    /// A connection on which Linux has no room for an answer, and the client's end of it.
+    fn full() -> (UnixStream, UnixStream) {
+        let (own, client) = UnixStream::pair().unwrap();
+        own.set_nonblocking(true).unwrap();
+        while (&own).write(&[0; 4096]).is_ok() {}
+        own.set_nonblocking(false).unwrap();
+        (own, client)
+    }
+
+    #[test]
+    fn a_client_that_reads_nothing_delays_nobody() {
+        let (done, all) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut turns = Turns { uid: geteuid().as_raw(), ..Turns::default() };
+            let clients = [full(), full(), full()].map(|(own, client)| (turns.meet(own), client));
+            let answers = clients.map(|(cause, _client)| {
+                let reply = cause.and_then(|cause| cause.reply);
+                reply.map(|reply| reply(Ok("run-1-dump.jsonl".into()))).is_some()
+            });
+            done.send((answers, turns.is_busy.load(Ordering::Acquire)))
+        });
+        // Only the first has a dump. The others are refused while it is written.
+        let all = all.recv_timeout(Duration::from_secs(60)).expect("an answer waits for its client");
+        assert_eq!(all, ([true, false, false], false));
+    }
 
     #[test]
     fn a_user_has_a_few_dumps_a_minute_and_root_one_at_a_time() {
