@@ -9,7 +9,7 @@ use goblin::elf::section_header::SHT_NULL;
 
 use super::FileError;
 use super::file::text;
-use super::layout::{CTX, Layout, Machine, malformed};
+use super::layout::{CTX, Layout, Machine, is_named, malformed};
 use super::symbols::{self, SYMBOL, Table, is_defined};
 use gpurec_trace::bytes::u32_at;
 
@@ -43,9 +43,9 @@ impl<'f> Data<'f> {
     /// A section that is in memory.
     pub fn section(&self, name: &str) -> Option<Place> {
         let names = self.layout.section_names().ok()??;
-        let has_name = |at: usize| names.get(at..).and_then(text).is_some_and(|found| found == name);
         let mut sections = self.layout.sections.iter();
-        let section = sections.find(|section| section.sh_type != SHT_NULL && has_name(section.sh_name))?;
+        let section =
+            sections.find(|section| section.sh_type != SHT_NULL && is_named(&names, section, name))?;
         (section.sh_addr != 0).then_some(Place { address: section.sh_addr, size: section.sh_size })
     }
 

@@ -149,10 +149,10 @@ impl<'f> Layout<'f> {
         names.map(|names| self.file.exact(names.sh_offset, names.sh_size, "section names")).transpose()
     }
 
-    /// Whether `accepts` takes the name of a section.
-    pub fn has_section(&self, accepts: &dyn Fn(&[u8]) -> bool) -> Result<bool, FileError> {
+    /// Whether a section has one of these names.
+    pub fn has_section(&self, wanted: &[&str]) -> Result<bool, FileError> {
         let Some(names) = self.section_names()? else { return Ok(false) };
-        Ok(self.sections.iter().any(|section| names.get(section.sh_name..).is_some_and(accepts)))
+        Ok(self.sections.iter().any(|section| wanted.iter().any(|wanted| is_named(&names, section, wanted))))
     }
 
     pub fn soname(&self) -> Result<Option<String>, FileError> {
@@ -203,6 +203,13 @@ impl<'f> Layout<'f> {
         }
         Ok(None)
     }
+}
+
+/// Whether a section has the name. Reads no more of its name than that: a million sections may share a name of many
+/// megabytes.
+pub fn is_named(names: &[u8], section: &SectionHeader, wanted: &str) -> bool {
+    let rest = names.get(section.sh_name..).and_then(|name| name.strip_prefix(wanted.as_bytes()));
+    rest.is_some_and(|rest| rest.first() == Some(&0))
 }
 
 pub fn malformed(error: goblin::error::Error) -> FileError {

@@ -18,6 +18,8 @@ const SHF_COMPRESSED: u64 = 0x800;
 /// Real files have some forty.
 const MOST_KNOWN: usize = 64;
 const LONGEST_NAME: u64 = 4096;
+/// Of a section that is known; real ones have some twenty bytes.
+const LONGEST_KNOWN: usize = 64;
 
 /// A piece of the file, and where it is in memory, relative to the file's own base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +194,9 @@ fn sections(layout: &Layout) -> Option<Vec<Section>> {
     let names = layout.section_names().ok()??;
     let named = layout.sections.iter().filter(|section| section.sh_type != SHT_NOBITS);
     let known = named.filter_map(|section| {
-        let name = text(names.get(section.sh_name..)?).filter(|name| is_known(name))?;
+        // A million sections may share a name of many megabytes.
+        let name = names.get(section.sh_name..)?;
+        let name = text(name.get(..LONGEST_KNOWN).unwrap_or(name)).filter(|name| is_known(name))?;
         let piece = Piece { address: section.sh_addr, offset: section.sh_offset, size: section.sh_size };
         let compressed = section.sh_flags & SHF_COMPRESSED != 0;
         Some(Section { name: name.to_owned(), piece, compressed })

@@ -102,5 +102,5 @@ fn holds_runtime(functions: &Candidates) -> bool {
 
 /// nvcc puts kernels into sections with these names, which survive stripping.
 pub fn has_device_code(layout: &Layout) -> Result<bool, FileError> {
-    layout.has_section(&|name| name.starts_with(b".nv_fatbin\0") || name.starts_with(b".nvFatBinSegment\0"))
+    layout.has_section(&[".nv_fatbin", ".nvFatBinSegment"])
 }

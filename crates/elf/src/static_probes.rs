@@ -12,7 +12,7 @@ use goblin::elf::program_header::PF_W;
 use goblin::elf::section_header::SHT_NOTE;
 
 use super::file::text;
-use super::layout::{Layout, Machine};
+use super::layout::{Layout, Machine, is_named};
 use super::{FileError, UnhookedFunction};
 pub use argument::{Argument, Memory, Place, Register};
 use gpurec_trace::HookError;
@@ -103,7 +103,7 @@ fn find(layout: &Layout) -> Result<Option<Sections>, FileError> {
     let Some(names) = layout.section_names()? else { return Ok(None) };
     let section = |wanted: &str| {
         let mut all = layout.sections.iter();
-        all.find(|section| names.get(section.sh_name..).and_then(text) == Some(wanted))
+        all.find(|section| is_named(&names, section, wanted))
     };
     let Some(notes) = section(".note.stapsdt").filter(|notes| notes.sh_type == SHT_NOTE) else {
         return Ok(None);

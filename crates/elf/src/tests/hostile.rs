@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::super::layout::{Layout, Machine};
-use super::super::{Object, Want, function_symbols, read, static_probes, symbols};
+use super::super::{Data, Object, Want, function_symbols, read, static_probes, symbols};
 use super::{Folder, runtime_name};
 
 const SOURCE: &str = "int cudaMalloc(void) { return 1; } int cudaLaunchKernel(void) { return cudaMalloc(); } \
@@ -52,6 +52,9 @@ fn survive(file: &File) -> Duration {
             let _ = object.code(file, table, &mut |code| _ = table.name(file, code.name));
         }
         let _ = object.at(file, object.address_of(0).unwrap_or(0), 4096);
+    }
+    if let Ok(data) = Data::read(file) {
+        let _ = (data.section(".probes"), data.exported("cudaMalloc"), data.unexported("cudaMalloc"));
     }
     start.elapsed()
 }
@@ -138,6 +141,44 @@ fn huge_claims() {
     file.write_all_at(&[0, 0], 0x3c).unwrap();
     file.write_all_at(&u64::MAX.to_le_bytes(), sections + 32).unwrap();
     assert!(survive(&file) < Duration::from_secs(20));
+}
+
+/// Very many sections share one name, which is as long as all names of the file.
+#[test]
+fn sections_with_long_names() {
+    const MANY: usize = 1 << 16;
+    const LENGTH: usize = 64 << 20;
+    let folder = Folder::new();
+    let mut bytes = small(&folder, "libother.so");
+    let start = u64::from_le_bytes(bytes[0x28..0x30].try_into().unwrap()) as usize;
+    let names = usize::from(bytes[0x3e]);
+    let (table, text) = (1u64 << 20, 16u64 << 20);
+    let mut headers = Vec::from(&bytes[start..start + (names + 1) * 64]);
+    headers.resize(MANY * 64, 0);
+    let progbits = 1u64 << 32;
+    for (number, header) in headers.chunks_exact_mut(64).enumerate() {
+        match number {
+            0 => header[32..40].copy_from_slice(&(MANY as u64).to_le_bytes()),
+            number if number == names => {
+                header[24..32].copy_from_slice(&text.to_le_bytes());
+                header[32..40].copy_from_slice(&(LENGTH as u64).to_le_bytes());
+            }
+            _ => header[..8].copy_from_slice(&progbits.to_le_bytes()),
+        }
+    }
+    bytes[0x28..0x30].copy_from_slice(&table.to_le_bytes());
+    bytes[0x3c..0x3e].copy_from_slice(&[0, 0]);
+    let file = open(&folder.path("names"));
+    file.write_all_at(&bytes, 0).unwrap();
+    file.write_all_at(&headers, table).unwrap();
+    // With and without an end of the name.
+    for end in [b"\0", b"x"] {
+        let name = [b".debug_", vec![b'x'; LENGTH - 8].as_slice(), end].concat();
+        file.write_all_at(&name, text).unwrap();
+        let took = survive(&file);
+        println!("{MANY} sections whose names have {} MiB: {took:?}", LENGTH >> 20);
+        assert!(took < Duration::from_secs(20));
+    }
 }
 
 /// The offset of a section's header.
