@@ -17,8 +17,21 @@ from typing import Iterable
 
 
 def traces(folder: Path) -> list[str]:
-    names = [path for pattern in ("*.jsonl", "*.jsonl.zst") for path in folder.rglob(pattern)]
-    return sorted(str(path.resolve()) for path in names)
+    """Those that are regular files, and links to such. Others may have put a FIFO there, or a link to a device, which
+    never ends."""
+    found, odd = [], []
+    for path in sorted(path for pattern in ("*.jsonl", "*.jsonl.zst") for path in folder.rglob(pattern)):
+        if os.path.isfile(path):
+            found.append(os.path.realpath(path))
+        else:
+            odd.append(str(path.relative_to(folder)))
+    if odd:
+        more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+        print(
+            f"ingest: {clean(str(folder))}: {clean(odd[0])}{more} left out, since only regular files are read",
+            file=sys.stderr,
+        )
+    return sorted(found)
 
 
 def clean(name: str) -> str:
@@ -69,7 +82,7 @@ def main(words: list[str] | None = None) -> int:
     given = options.parse_args(words)
     names = traces(given.folder)
     if not names:
-        print(f"ingest: there is no trace in {given.folder}: name a folder of .jsonl or .jsonl.zst files", file=sys.stderr)
+        print(f"ingest: there is no trace in {clean(str(given.folder))}: name a folder of .jsonl or .jsonl.zst files", file=sys.stderr)
         return 1
     dataset = str(given.dataset.resolve())
     # The cluster's machines run it in other folders.
