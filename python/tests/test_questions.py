@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import gpurec  # noqa: E402
 from gpurec.engines import tables  # noqa: E402
-from gpurec.plots import rows_of  # noqa: E402
+from gpurec.plots import draw, rows_of  # noqa: E402
 
 TYPES = {"BIGINT": pyarrow.int64(), "VARCHAR": pyarrow.string(), "BOOLEAN": pyarrow.bool_(), "DOUBLE": pyarrow.float64()}
 SECOND = 1_000_000_000
@@ -183,6 +183,21 @@ class Questions(unittest.TestCase):
                 self.assertTrue(axes.get_title(), question.name)
                 axes.figure.clear()
 
+    def test_a_name_that_reads_as_a_formula_is_drawn_as_it_is(self):
+        try:
+            import matplotlib
+        except ImportError:
+            self.skipTest("matplotlib is not installed")
+        matplotlib.use("Agg")
+        for name in ["a$\\frac$", "$", "a\\$b$c$"]:
+            row = {"name": name, "rank": 0, "total_ns": 1}
+            axes = draw("kernels", pyarrow.Table.from_pylist([row]), None, {})
+            axes.figure.draw_without_rendering()
+            (label,) = axes.get_yticklabels()
+            self.assertFalse(matplotlib.cbook.is_math_text(label.get_text()), name)
+            self.assertEqual(label.get_text().replace(r"\$", "$"), f"{name} 0")
+            axes.figure.clear()
+
 
 class Datasets(unittest.TestCase):
     def test_a_progress_bar_is_for_terminals_only(self):
@@ -217,6 +232,16 @@ class Datasets(unittest.TestCase):
                 table = pyarrow.parquet.read_table(part, partitioning=None)
                 pyarrow.parquet.write_table(table.drop_columns(["error", "site"]), part)
             self.assertEqual(rows_of(gpurec.open(folder).failed_calls()), [])
+
+    def test_a_folder_may_have_characters_of_patterns_in_its_name(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, rank in [("run[1]", 1), ("run*", 2), ("run?", 3), ("run1", 4)]:
+                it = Made()
+                it.add("meta", rank, file=f"{name}.jsonl", complete=True, ended=True)
+                it.write(Path(folder) / name)
+            for name in ["run[1]", "run*", "run?", "run1"]:
+                files = rows_of(gpurec.open(Path(folder) / name).sql("select file from gpurec_meta"))
+                self.assertEqual(files, [{"file": f"{name}.jsonl"}])
 
     def test_a_folder_without_traces_is_no_dataset(self):
         with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(FileNotFoundError, "is no dataset"):

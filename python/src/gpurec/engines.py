@@ -55,11 +55,16 @@ class DuckDB:
             self.connection.execute("set enable_progress_bar = false")
 
     def _files(self, table: str) -> str:
-        return f"{self.path}/{table}/**/*.parquet"
+        """A pattern for the files of a table. A folder's own name may have characters of patterns."""
+        folder = self.path if self._is_remote() else glob.escape(self.path)
+        return f"{folder}/{table}/**/*.parquet"
+
+    def _is_remote(self) -> bool:
+        return "://" in self.path
 
     def has(self, table: str) -> bool:
-        if "://" not in self.path:
-            return bool(glob.glob(f"{glob.escape(self.path)}/{table}/**/*.parquet", recursive=True))
+        if not self._is_remote():
+            return bool(glob.glob(self._files(table), recursive=True))
         found = self.connection.execute("select count(*) from glob(?)", [self._files(table)]).fetchone()
         return bool(found and found[0])
 

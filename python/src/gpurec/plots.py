@@ -52,7 +52,8 @@ def draw(name: str, frame: Any, ax: Any, how: dict[str, Any]) -> Any:
     shown = rows[:MOST]
     if ax is None:
         _, ax = plt.subplots(figsize=(8, 1.5 + 0.25 * len(shown)), layout="constrained")
-    labels = [" ".join(text(row[key]) for key in bars.labels) for row in shown]
+    # Matplotlib takes what is between two $ for a formula.
+    labels = [" ".join(text(row[key]) for key in bars.labels).replace("$", r"\$") for row in shown]
     height = 0.8 / len(bars.values)
     for at, value in enumerate(bars.values):
         places = [place + at * height for place in range(len(shown))]
