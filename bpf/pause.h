@@ -16,9 +16,9 @@
  * thread, plus those of system calls in progress: calls have three eighths of the far ring above the mark, and returns
  * an eighth more.
  *
- * Not here: threads that cannot be paused. These are Linux's own threads, interrupts, other users' processes when a
- * user records through sudo, and with --hook every process that is not a target: their losses are counted as usual and
- * reported.
+ * Not here: threads that cannot be paused. These are Linux's own threads, interrupts, processes in a debugger, other
+ * users' processes when a user records through sudo, and with --hook every process that is not a target: their losses
+ * are counted as usual and reported.
  */
 #ifndef GPUREC_PAUSE_H
 #define GPUREC_PAUSE_H
@@ -26,6 +26,8 @@
 #define SIGSTOP 19
 #define EEXIST 17
 #define JOBCTL_STOP_PENDING (1UL << 17)
+#define PT_PTRACED 1
+#define PT_SEIZED 0x10000
 #define PULSE_LIMIT_NS 2000000000ULL
 
 /* Is the recorder running, so that it can resume a process that is stopped? */
@@ -35,6 +37,14 @@ static __always_inline bool may_stop(void)
 	struct gpurec_pulse *p = bpf_map_lookup_elem(&pulse, &zero);
 
 	return p && p->stop_allowed && bpf_ktime_get_ns() - p->alive_ns < PULSE_LIMIT_NS;
+}
+
+/* A debugger that attached without PTRACE_SEIZE (gdb) would catch our signal and stop. One that seized the process
+ * (strace) passes it on. The signal stops all threads, and a simple debugger traces only the first. */
+static __always_inline bool is_debugged(struct task_struct *task)
+{
+	return (BPF_CORE_READ(task, ptrace) & (PT_PTRACED | PT_SEIZED)) == PT_PTRACED ||
+	       (BPF_CORE_READ(task, group_leader, ptrace) & (PT_PTRACED | PT_SEIZED)) == PT_PTRACED;
 }
 
 /* A user may pause their own processes for as long as they like, but no others: neither set-user-id programs nor
@@ -58,7 +68,8 @@ __attribute__((noinline)) u32 pause_current(void)
 	u64 now = bpf_ktime_get_ns();
 	int error; /* not long: kernels before 6.4 leave the upper half as it was */
 
-	if (!s || !s->may_pause || !may_stop() || !bpf_map_lookup_elem(&targets, &pid) || !is_theirs(task))
+	if (!s || !s->may_pause || !may_stop() || !bpf_map_lookup_elem(&targets, &pid) || !is_theirs(task) ||
+	    is_debugged(task))
 		return 0;
 	/* Another thread, or an unrelated program, has begun the stop: then gpurec must not end it. */
 	if (BPF_CORE_READ(task, jobctl) & JOBCTL_STOP_PENDING)

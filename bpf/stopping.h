@@ -12,8 +12,6 @@
 #define SIG_IGN 1
 #define WUNTRACED 2
 #define MOST_WAITING 4
-#define PT_PTRACED 1
-#define PT_SEIZED 0x10000
 
 static __always_inline bool waits(u32 pid)
 {
@@ -30,13 +28,6 @@ static __always_inline bool waits(u32 pid)
 	if (bpf_map_update_elem(&stopped, &pid, &first, BPF_ANY))
 		return false;
 	return true;
-}
-
-/* A debugger that attached without PTRACE_SEIZE (gdb) would catch our signal and stop. One that seized the process
- * (strace) passes it on. */
-static __always_inline bool is_debugged(struct task_struct *task)
-{
-	return (BPF_CORE_READ(task, ptrace) & (PT_PTRACED | PT_SEIZED)) == PT_PTRACED;
 }
 
 /* Reports whether the parent is waiting for its children and wants to see stops (su, runuser, nsenter, a shell with

@@ -12,6 +12,7 @@ use crate::room::{Process, Room, eventually, live};
 use crate::run::Started;
 use crate::trace::Trace;
 use crate::truth::Truth;
+use crate::unharmed::OddPrograms;
 
 /// All rings together, in MiB; a call and its return are 160 bytes or more.
 const RING: &str = "1";
@@ -162,6 +163,40 @@ fn a_target_that_somebody_else_stops_stays_stopped() {
         signal(target, Signal::SIGCONT);
         recording.done().exited(0);
         nothing_is_lost(&truth, &Trace::checked(room, &file));
+    });
+}
+
+/// A debugger such as gdb would take the stop for its own. So its program is not paused, and what it loses is counted.
+#[test]
+fn a_target_in_a_debugger_is_not_stopped() {
+    live(|room| {
+        let odd = OddPrograms::new(room);
+        for backend in backends() {
+            let file = room.text(&format!("{backend}.jsonl"));
+            let mut truth = Truth::new(room, 8, THREADS, 8 * BURST / THREADS, false);
+            // gpurec stops no debugged program at a new library either, so another program loads the library first.
+            let script = format!(
+                "LD_PRELOAD={} /bin/true; exec {} traced {}",
+                truth.words[1],
+                odd.program,
+                truth.words.join(" ")
+            );
+            truth.words = ["sh", "-c", &script].map(str::to_owned).to_vec();
+            let options = ["--backend", backend, "--ring", RING, "--lossless"];
+            let recording = room.start(truth.recording(room, &options, &file));
+            eventually("the target's first call", || truth.pid().is_some());
+            recording.signal(Signal::SIGSTOP);
+            let begun = || truth.made().iter().map(|made| made.begun).sum::<u64>();
+            let before = begun();
+            eventually("calls beyond the rings", || begun() > before + BURST);
+            recording.signal(Signal::SIGCONT);
+            let done = recording.done();
+            assert_eq!(done.exited(0).text(), "finished\ncontinued 0 stopped 0 status 0\n");
+            let trace = Trace::checked(room, &file);
+            let (recorded, lost) = truth.holds(trace.by(backend), THREADS);
+            assert!(recorded > 0 && lost > 0 && !trace.complete());
+            trace.reason("not_paused");
+        }
     });
 }
 

@@ -138,7 +138,7 @@ reasons! {
         Undecoded { count: u64 } = "undecoded", "{count} records could not be decoded";
         Cut { count: u64 } = "cut", "{count} records lack the memory that their calls pointed to, because no buffer was free";
         Unread = "unread", "gpurec ended before it had read all records in the rings";
-        NotPaused = "not_paused", "--lossless could not pause what filled the rings: it pauses recorded processes (through sudo, only the caller's own) while they make calls; try a larger --ring";
+        NotPaused = "not_paused", "--lossless could not pause what filled the rings: it pauses recorded processes (through sudo, only the caller's own; none in a debugger) while they make calls; try a larger --ring";
         Orphans { count: u64 } = "orphan_returns", "{count} returns came whose calls gpurec had already taken for ended";
         OtherStack { count: u64 } = "other_stack", "{count} calls ran on another stack than an open call of their thread (a signal handler's or a coroutine's): their returns were not recorded";
         ThreadsLeft { threads: u64, pid: u32, tid: u32, function: String } = "thread_unwound", "{threads} threads ended inside a recorded call by pthread_cancel or pthread_exit, or had left one by longjmp (the first: thread {tid} of process {pid}, in {function}): the destructors and cleanup handlers around that call may not have run, because its return was watched; leave such functions out with --skip, or with a narrower pattern of --lib";
