@@ -33,6 +33,7 @@ pub enum Status {
     NotAllowed,
     TooLarge,
     Unavailable,
+    Busy,
 }
 
 impl Status {
@@ -43,7 +44,7 @@ impl Status {
             Status::NotFound => "404 Not Found",
             Status::NotAllowed => "405 Method Not Allowed",
             Status::TooLarge => "431 Request Header Fields Too Large",
-            Status::Unavailable => "503 Service Unavailable",
+            Status::Unavailable | Status::Busy => "503 Service Unavailable",
         }
     }
 
@@ -56,6 +57,7 @@ impl Status {
             Status::NotAllowed => "only GET and HEAD are allowed\n",
             Status::TooLarge => "the request is too large\n",
             Status::Unavailable => "the recorder does not answer\n",
+            Status::Busy => "other clients are reading answers that fill the memory for them: try again\n",
         }
     }
 }

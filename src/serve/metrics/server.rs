@@ -31,6 +31,16 @@ const WITHOUT_REQUEST: usize = 256;
 /// The most connections that read their answers, which are in memory meanwhile.
 const READING: usize = 32;
 
+/// The most bytes of the answers that are being read. Clients that get the same text share it. One answer may be larger
+/// if it is the only one.
+const MOST_BYTES: usize = 64 << 20;
+
+/// Answers of at most so many bytes are in the socket at once, and do not count.
+const SMALL: usize = 4 << 10;
+
+/// How long a client surely has to read its answer when another client needs the memory.
+const PROMPT: Duration = Duration::from_secs(2);
+
 /// The most connections at once. Those that wait for an answer all get one, in `PATIENCE`.
 const MOST: usize = 512;
 
@@ -202,12 +212,22 @@ impl Server {
             Some(Err(TryRecvError::Empty)) | None => {}
         }
         let now = Instant::now();
-        for one in connections.iter_mut() {
+        // One `now` for all: to make a large text takes longer than a copy is fresh.
+        self.last.take_if(|copy| now.saturating_duration_since(copy.at) >= FRESH);
+        for at in 0..connections.len() {
+            let Some(one) = connections.get_mut(at) else { continue };
             let Phase::Waits { what, has_body } = one.phase else { continue };
-            match self.last.as_mut().filter(|copy| copy.at.elapsed() < FRESH) {
+            match self.last.as_mut() {
                 Some(copy) => {
                     let (kind, body) = copy.answer(what, &self.pods);
-                    one.sends(Status::Ok, kind, body, has_body);
+                    let has_room = !has_body || make_room(connections, &body, now);
+                    let (status, kind, body) = match has_room {
+                        true => (Status::Ok, kind, body),
+                        false => (Status::Busy, PLAIN, Status::Busy.text().into()),
+                    };
+                    if let Some(one) = connections.get_mut(at) {
+                        one.sends(status, kind, body, has_body);
+                    }
                 }
                 // The thread that empties the rings has not answered in time.
                 None if one.until.saturating_duration_since(now) <= ANSWER.saturating_sub(PATIENCE) => {
@@ -222,6 +242,31 @@ impl Server {
                 }
             }
         }
+    }
+}
+
+/// Whether there is memory to send a text. For that, clients that have had time to read theirs are left, oldest first.
+fn make_room(connections: &mut [Connection], text: &Arc<str>, now: Instant) -> bool {
+    if text.len() <= SMALL {
+        return true;
+    }
+    let is_other = |one: &Connection| one.large_body().is_some_and(|body| !Arc::ptr_eq(body, text));
+    loop {
+        let others = connections.iter().filter(|one| is_other(one)).filter_map(Connection::large_body);
+        let mut others: Vec<&Arc<str>> = others.collect();
+        others.sort_unstable_by_key(|body| body.as_ptr());
+        others.dedup_by_key(|body| body.as_ptr());
+        let bytes: usize = others.iter().map(|body| body.len()).sum();
+        if bytes == 0 || bytes + text.len() <= MOST_BYTES {
+            return true;
+        }
+        let had_time = |one: &&mut Connection| {
+            is_other(one) && one.until.saturating_duration_since(now) + PROMPT <= ANSWER
+        };
+        let Some(oldest) = connections.iter_mut().filter(had_time).min_by_key(|one| one.until) else {
+            return false;
+        };
+        oldest.phase = Phase::Done;
     }
 }
 
@@ -241,6 +286,13 @@ impl Copy {
 const PLAIN: &str = "text/plain; charset=utf-8";
 
 impl Connection {
+    fn large_body(&self) -> Option<&Arc<str>> {
+        match &self.phase {
+            Phase::Writes { body, .. } => Some(body).filter(|body| body.len() > SMALL),
+            _ => None,
+        }
+    }
+
     /// None while the answer is made: a client that left would wake `poll` again and again.
     fn waits_for(&self) -> Option<PollFlags> {
         match self.phase {
@@ -305,5 +357,95 @@ impl Connection {
                 Err(_) => return self.phase = Phase::Done,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::serve::state::channel;
+    use gpurec_analysis::usage::Snapshot;
+
+    const SCRAPE: Phase = Phase::Waits { what: Asked::Metrics(Format::Prometheus), has_body: true };
+
+    fn server() -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (wake, waker) = UnixStream::pair().unwrap();
+        wake.set_nonblocking(true).unwrap();
+        let asker = channel(SystemTime::now()).0;
+        let (connections, pods) = (Vec::new(), Arc::default());
+        Server { listener, asker, pods, wake, waker, connections, pending: None, last: None, rest: None }
+    }
+
+    fn connection(server: &Server, phase: Phase) -> (Connection, TcpStream) {
+        let client = TcpStream::connect(server.listener.local_addr().unwrap()).unwrap();
+        let stream = server.listener.accept().unwrap().0;
+        (Connection { stream, phase, until: Instant::now() + ANSWER }, client)
+    }
+
+    /// A copy with a text of that size, which does not become old during the test.
+    fn copy(size: usize) -> Option<Copy> {
+        let now = SystemTime::now();
+        let state = Arc::new(State { usage: Snapshot::default(), start: now, now, dropped: None });
+        let texts = vec![(Format::Prometheus, "x".repeat(size).into())];
+        Some(Copy { at: Instant::now() + Duration::from_secs(3600), state, texts })
+    }
+
+    /// Clients that never read, with all times under control.
+    struct Clients {
+        server: Server,
+        connections: Vec<Connection>,
+        streams: Vec<TcpStream>,
+    }
+
+    impl Clients {
+        fn new() -> Clients {
+            Clients { server: server(), connections: Vec::new(), streams: Vec::new() }
+        }
+
+        /// More clients ask, and the text has that size.
+        fn ask(&mut self, phases: Vec<Phase>, size: usize) -> Vec<usize> {
+            for phase in phases {
+                let (one, stream) = connection(&self.server, phase);
+                self.connections.push(one);
+                self.streams.push(stream);
+            }
+            self.server.last = copy(size);
+            self.server.answer(&mut self.connections);
+            self.connections.iter_mut().for_each(|one| one.until = Instant::now() + 100 * ANSWER);
+            let size = |one: &Connection| match &one.phase {
+                Phase::Writes { body, .. } => body.len(),
+                _ => 0,
+            };
+            self.connections.iter().map(size).collect()
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_answers_are_bounded() {
+        let mut clients = Clients::new();
+        let (large, busy) = (MOST_BYTES * 2 / 5, Status::Busy.text().len());
+        // Two texts fit, whatever the number of their clients.
+        clients.ask(vec![SCRAPE, SCRAPE], large);
+        clients.ask(vec![SCRAPE, SCRAPE], large);
+        assert_eq!(clients.ask(vec![SCRAPE, SCRAPE], large), [large, large, large, large, busy, busy]);
+        clients.connections.truncate(4);
+        let head = Phase::Waits { what: Asked::Metrics(Format::Prometheus), has_body: false };
+        let health = Phase::Waits { what: Asked::Health, has_body: true };
+        assert_eq!(clients.ask(vec![head, health], large), [large, large, large, large, 0, 3]);
+        assert_eq!(clients.ask(vec![SCRAPE], SMALL), [large, large, large, large, 0, 3, SMALL]);
+        clients.connections.truncate(4);
+        // All have had time to read. Those of the first text have had the most, and it is in memory until both are left.
+        for (one, more) in clients.connections.iter_mut().zip([1, 1, 0, 0]) {
+            one.until = Instant::now() + ANSWER - PROMPT - Duration::from_secs(more);
+        }
+        assert_eq!(clients.ask(vec![SCRAPE], large), [0, 0, large, large, large]);
+    }
+
+    #[test]
+    fn one_answer_may_have_any_size() {
+        assert_eq!(Clients::new().ask(vec![SCRAPE, SCRAPE], MOST_BYTES + 1), [MOST_BYTES + 1; 2]);
     }
 }
