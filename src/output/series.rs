@@ -357,7 +357,7 @@ mod tests {
         let refused = Series::open(Some(&path), SystemTime::now()).err().unwrap().to_string();
         assert!(refused.contains("another recording"), "{refused}");
         let [left, users] = ["run.segments/00000007.zst", "run.segments/7"].map(|name| folder.join(name));
-        [&left, &users].map(|path| std::fs::write(path, "left").unwrap());
+        [&left, &users].iter().for_each(|path| std::fs::write(path, "left").unwrap());
         std::mem::drop(series);
         assert!(!left.exists() && users.exists(), "only segments are removed");
         std::fs::write(folder.join("run-9-end.jsonl.part"), "left").unwrap();
