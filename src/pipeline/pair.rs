@@ -175,7 +175,7 @@ impl Pairing {
                     }
                     let thread = self.threads.get(&item.tid);
                     let call = thread.and_then(|thread| thread.open.iter().find(|call| !call.origin.kernel));
-                    self.killed = self.killed.or_else(|| Killed::of(pid, status as i32, call));
+                    self.killed = self.killed.or_else(|| Killed::of(pid, status, call));
                 }
                 self.thread_gone(item.tid, item.ts, sink);
                 if let What::Exec { old_tid, .. } = item.what {
