@@ -43,13 +43,15 @@ struct LoadingProcess<'a> {
 impl LoadingProcess<'_> {
     fn new(room: &Room) -> LoadingProcess<'_> {
         let x = X::new(room);
+        let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+        let library = room.compile("few.c", "libcuda.so.1", &flags);
         let number = room.number();
         let (gate, begun) = (room.path(&format!("gate-{number}")), room.text(&format!("begun-{number}")));
         mkfifo(&gate, Mode::S_IRWXU).unwrap();
         let mut words = vec![x.program.clone(), "load-slowly".to_owned(), begun.clone()];
         for i in 0..300 {
             let copy = room.text(&format!("copy-{i}.so"));
-            fs::copy(&x.library, &copy).unwrap();
+            fs::copy(&library, &copy).unwrap();
             words.push(copy);
         }
         let script = format!("read go < {}; exec {}", gate.display(), words.join(" "));
@@ -70,7 +72,7 @@ impl LoadingProcess<'_> {
     /// Records the target with a recorder that is stopped.
     fn held_recording<'a>(&self, room: &'a Room, file: &str) -> Started<'a> {
         let pid = self.target.pid().to_string();
-        let recording = room.start(room.gpurec(&["-o", file, "--lib", LIB, "--pid", &pid]));
+        let recording = room.start(room.gpurec(&["-o", file, "--pid", &pid]));
         room.wait_until_recording(file);
         self.hold(recording.pid());
         recording
@@ -183,9 +185,6 @@ fn the_recorder_that_comes_back_ends_no_later_stop() {
         assert!(!Trace::checked(room, &file).complete());
     });
 }
-
-/// By its SONAME, which the copies share.
-const LIB: &str = "libx.so.1:x_*";
 
 const RING: &str = "1";
 const THREADS: u64 = 4;
