@@ -1,6 +1,7 @@
 //! Reads one trace of a job up to a time. In: its lines. Out: arrivals at collectives, each when its times are known;
 //! and at the end what each process did last. Not here: other traces.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::PathBuf;
 
@@ -10,13 +11,14 @@ use gpurec_trace::hash::Map;
 use gpurec_trace::tree::{Call, Calls};
 use gpurec_trace::{
     Body, Brief, CallBegin, CallEnd, Collective, ExitStatus, Frame, GpuKind, GpuWork, Instant, KernelBegin,
-    KernelEnd, Line, Notes, Ntp, Process, Reader, Stack, Value,
+    KernelEnd, Line, Notes, Ntp, Process, Reader, Stack,
 };
 
 use super::arrival::{ALL, Arrival, Before, IN_JOB, Key, What, Who};
+use super::communicators::{Making, collective, hex, making};
 use super::domain::{Shift, worst};
 use super::names::{Names, OTHERS, OwnNames};
-use super::process::{InCall, Last, Left, Pending, ProcessState, ThreadState};
+use super::process::{InCall, Last, Left, Member, Pending, ProcessState, ThreadState};
 use crate::driver::OFF_CPU;
 use crate::only::{Only, Selection, Sieve};
 use crate::recent::Recent;
@@ -33,6 +35,8 @@ const LONGEST_XID: usize = 512;
 const LONGEST_REASON: usize = 4096;
 /// Calls inside NCCL of a trace, by which GPU work is found: a MiB.
 const MOST_IN_NCCL: usize = 65_536;
+/// Calls at a time that make communicators.
+const MOST_MAKING: usize = 4096;
 /// A GPU record comes within seconds; after this the collective does without.
 const LATEST_NS: u64 = 30_000_000_000;
 /// The arrivals of one round, so that a round takes bounded memory.
@@ -80,6 +84,8 @@ pub struct Seen {
     left: Left,
     /// Collectives that wait for their times, of all processes.
     waiting: usize,
+    /// By the call.
+    making: Map<u64, Making>,
     /// The call of NCCL around each recent call.
     in_nccl: Recent<u64>,
     /// Call sites by stack.
@@ -121,6 +127,7 @@ impl<'a> Follower<'a> {
             threads: Map::default(),
             left: Left::default(),
             waiting: 0,
+            making: Map::default(),
             in_nccl: Recent::at_most(MOST_IN_NCCL),
             sites: Map::default(),
             xids: Vec::new(),
@@ -206,7 +213,10 @@ impl Seen {
             // A call whose end is not watched encloses nothing.
             Body::Begin(begin) if begin.no_return.is_some() => {}
             Body::Begin(begin) => self.begin(&CallBegin::of(line, begin)),
-            Body::End(end) => self.end(&CallEnd::of(line, end)),
+            Body::End(end) => {
+                self.made(end.begin, end.out.as_ref().and_then(|out| hex(out.get("comm")?)));
+                self.end(&CallEnd::of(line, end));
+            }
             Body::KernelBegin(begin) => self.kernel_begin(line, begin),
             Body::KernelEnd(end) => self.kernel_end(end),
             Body::Instant(instant) => self.instant(instant),
@@ -236,12 +246,20 @@ impl Seen {
         let waits = waits.unwrap_or_else(|| self.learn(name, begin.name));
         let waits_for = if waits { stream_of(begin) } else { None };
         let open = Open { stack: begin.stack, waits_for };
+        let is_nccl = begin.name.starts_with("nccl");
+        let collective = if is_nccl { collective(begin, &mut self.names) } else { None };
+        if is_nccl
+            && self.making.len() < MOST_MAKING
+            && let Some(member) = making(begin, &mut self.names)
+        {
+            self.making.insert(begin.event_id, Making { pid: begin.pid, at_ns: begin.ts_ns, member });
+        }
         if let Some(thread) = known_or_new(&mut self.threads, begin.tid) {
             if begin.parent.is_none() {
                 thread.enters(begin.ts_ns);
             }
-            if begin.name.starts_with("nccl") {
-                thread.enters_nccl(begin.event_id, begin.ts_ns, begin.stack);
+            if is_nccl {
+                thread.enters_nccl(begin.event_id, begin.ts_ns, begin.stack, collective);
                 if let Some(group) = thread.ends_group(begin.name)
                     && let Some(process) = self.processes.get_mut(&begin.pid)
                 {
@@ -255,6 +273,19 @@ impl Seen {
         let thread = (begin.pid, begin.tid);
         let call = Call::of_thread(thread, begin.event_id, begin.ts_ns, begin.parent, name as usize, open);
         self.calls.begin(call, 0);
+    }
+
+    /// The call that began so ended. If it makes communicators, the process has this one: where it failed, the rank comes
+    /// to no collective of the others.
+    fn made(&mut self, begin: u64, handle: Option<u64>) {
+        if self.making.is_empty() {
+            return;
+        }
+        let Some(Making { pid, at_ns, member }) = self.making.remove(&begin) else { return };
+        let at_ns = self.shift.time(at_ns);
+        if let Some(process) = known_or_new(&mut self.processes, pid) {
+            process.made(handle, member, at_ns, &mut self.left);
+        }
     }
 
     /// Whether calls of the function wait for the GPU.
@@ -272,6 +303,7 @@ impl Seen {
     fn end(&mut self, end: &CallEnd) {
         self.ts_ns = end.ts_ns;
         let ns = end.duration_ns.unwrap_or(0);
+        self.made(end.begin, None);
         let call = self.calls.end(end.begin, end.duration_ns);
         let name = call.as_ref().map_or_else(|| self.names.number(end.name), |call| call.function as u32);
         if let Some(process) = known_or_new(&mut self.processes, end.pid) {
@@ -294,12 +326,15 @@ impl Seen {
     fn waited(&mut self, pid: u32, before: u64, stream: u64, ts_ns: u64) {
         let ended_ns = self.shift.time(ts_ns);
         let Some(process) = self.processes.get_mut(&pid) else { return };
+        let mut done = Vec::new();
         for it in &mut process.pending {
             if it.call < before && (stream == DEVICE || it.stream == stream) && it.arrival.ended_ns.is_none()
             {
                 it.arrival.ended_ns = Some(ended_ns);
+                done.push(it.arrival.key);
             }
         }
+        done.into_iter().for_each(|key| process.done(key));
         if self.has_gpu {
             return;
         }
@@ -343,7 +378,8 @@ impl Seen {
         let site_of = |stack: Option<u64>| stack.and_then(|it| self.sites.get(&it)).copied().unwrap_or(0);
         let own_site = site_of(nccl.as_ref().and_then(|nccl| nccl.stack));
         let longest_site = site_of(nccl.as_ref().and_then(|nccl| nccl.longest));
-        let before = nccl.map(|nccl| Before { site: longest_site, ..nccl.before }).unwrap_or_default();
+        let before =
+            nccl.as_ref().map(|nccl| Before { site: longest_site, ..nccl.before }).unwrap_or_default();
         let named = |names: &mut OwnNames, text: &Option<std::borrow::Cow<str>>| {
             text.as_ref().map(|it| names.number(it))
         };
@@ -378,8 +414,12 @@ impl Seen {
             return;
         };
         if key.is_collective() {
-            let last = Last { rank, nranks: line.nranks, seq: key.seq, what, enqueued_ns, site: own_site };
+            let (seq, is_open, is_done) = (Some(key.seq), false, false);
+            let last =
+                Last { rank, nranks: line.nranks, seq, is_open, is_done, what, enqueued_ns, site: own_site };
             process.reached(comm, last, &mut self.left);
+            let member = Member { comm, rank, nranks: line.nranks };
+            process.has_handle(nccl.as_ref().map_or(0, |nccl| nccl.comm), member, &mut self.left);
         }
         let arrival = Arrival {
             who: Who { trace: self.trace, pid: line.pid },
@@ -421,7 +461,9 @@ impl Seen {
         let ended_ns = started_ns.saturating_add(work.duration_ns as i64);
         let (started_ns, ended_ns) = (Some(started_ns), Some(ended_ns));
         // NCCL puts the collectives of a group into one kernel.
-        let joined = process.take(*nccl).into_iter();
+        let taken = process.take(*nccl);
+        taken.iter().for_each(|arrival| process.done(arrival.key));
+        let joined = taken.into_iter();
         self.waiting = self.waiting.saturating_sub(joined.len());
         self.arrivals.extend(joined.map(|arrival| Arrival { started_ns, ended_ns, ..arrival }));
     }
@@ -478,6 +520,29 @@ impl Seen {
         }
     }
 
+    /// By process, the collectives whose calls have not returned: these have no line. A process that has ended stands in
+    /// its last one.
+    pub fn open_collectives(&self) -> BTreeMap<u32, BTreeMap<u32, Last>> {
+        let mut found: BTreeMap<u32, BTreeMap<u32, Last>> = BTreeMap::new();
+        for stands in self.threads.values().filter_map(|thread| thread.stands) {
+            let Some(process) = self.processes.get(&stands.pid) else { continue };
+            let Some(Member { comm, rank, nranks }) = process.member(stands.comm) else { continue };
+            let before = process.comms.get(&comm).and_then(|last| last.seq);
+            let last = Last {
+                rank,
+                nranks,
+                seq: Some(before.map_or(0, |seq| seq.saturating_add(1))),
+                is_open: true,
+                is_done: false,
+                what: What { op: stands.op, ..What::default() },
+                enqueued_ns: self.shift.time(stands.ts_ns),
+                site: stands.stack.and_then(|stack| self.sites.get(&stack)).copied().unwrap_or(0),
+            };
+            found.entry(stands.pid).or_default().insert(comm, last);
+        }
+        found
+    }
+
     /// The calls that each process was in at the end. The innermost call of a thread comes first.
     pub fn open_calls(&self) -> Map<u32, Vec<&Call<Open>>> {
         let mut by_pid: Map<u32, Vec<&Call<Open>>> = Map::default();
@@ -526,10 +591,7 @@ fn stream_of(begin: &CallBegin) -> Option<u64> {
     match begin.name {
         "cudaDeviceSynchronize" | "cuCtxSynchronize" | "cuCtxSynchronize_v2" => Some(DEVICE),
         name if name.starts_with("cudaStreamSynchronize") || name.starts_with("cuStreamSynchronize") => {
-            match begin.arg("stream").or_else(|| begin.arg("hStream"))? {
-                Value::Hex(stream) => Some(stream),
-                _ => None,
-            }
+            hex(begin.arg("stream").or_else(|| begin.arg("hStream"))?)
         }
         _ => None,
     }

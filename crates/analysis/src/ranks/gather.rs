@@ -14,12 +14,12 @@ use super::clocks::{HostClock, clocks};
 use super::documents::{self, is_document};
 use super::domain::{Domains, Shift};
 use super::follow::Follower;
-use super::hangs::{Describe, Standing, hangs};
+use super::hangs::{Describe, Hang, Standing, hangs};
 use super::matching::{Matcher, Mismatch};
 use super::missing::Missing;
 use super::names::Names;
 use super::odd::{ByRank, differences, retain_known, slow_kernels};
-use super::process::InCall;
+use super::process::{InCall, Last};
 use super::report::{MismatchFound, RankState, Report};
 use super::stragglers::Stragglers;
 use crate::only::Only;
@@ -252,7 +252,15 @@ fn finish(
     report.partial = matcher.partial;
     report.more_mismatches = matcher.more_mismatches;
     report.mismatches = matcher.mismatches.iter().map(|it| mismatch(it, names, &rank)).collect();
-    report.hangs = standing(&report.clocks, followers, &matcher, of_trace, names, &rank);
+    let unclear;
+    (report.hangs, unclear) = standing(&report.clocks, followers, &matcher, of_trace, names, &rank);
+    if let Some(comm) = unclear.filter(|_| report.hangs.is_empty()) {
+        let why = format!(
+            "all ranks with a trace wait in communicator {}, and only the traces of its other ranks could tell for whom",
+            names.text(comm)
+        );
+        report.unknown.insert("hangs", why);
+    }
     sums(&mut report, followers, &matcher, names, &rank);
     let clocks = std::mem::take(&mut report.clocks);
     let mut stragglers = Stragglers::new(&clocks, of_trace, names);
@@ -399,11 +407,12 @@ fn standing(
     of_trace: &[usize],
     names: &Names,
     rank: &impl Fn(Who) -> Option<u32>,
-) -> Vec<super::hangs::Hang> {
+) -> (Vec<Hang>, Option<u32>) {
     let mut comms: BTreeMap<u32, Vec<Standing>> = BTreeMap::new();
     for (trace, follower) in followers.iter().enumerate() {
         let clock = of_trace.get(trace).and_then(|domain| clocks.get(*domain));
         let corrected = |ns: i64| clock.map_or(ns, |clock| clock.corrected(ns));
+        let mut standing = follower.seen.open_collectives();
         let mut processes: Vec<_> = follower.seen.processes.iter().collect();
         processes.sort_by_key(|(pid, _)| **pid);
         for (pid, process) in processes {
@@ -411,7 +420,10 @@ fn standing(
             if matcher.duplicates.contains_key(&who) {
                 continue;
             }
-            for (comm, last) in &process.comms {
+            let mut all: BTreeMap<u32, Last> =
+                process.comms.iter().map(|(comm, last)| (*comm, *last)).collect();
+            all.extend(standing.remove(pid).unwrap_or_default());
+            for (comm, last) in &all {
                 comms.entry(*comm).or_default().push(Standing {
                     who,
                     rank: rank(who),

@@ -79,25 +79,50 @@ pub struct Describe<'a> {
     pub xids: &'a dyn Fn(Who) -> Vec<String>,
 }
 
-/// `comms`: the members of each communicator.
-pub fn hangs(comms: BTreeMap<u32, Vec<Standing>>, describe: &Describe) -> Vec<Hang> {
+/// `comms`: the members of each communicator. Also returns a communicator that may stand still because of ranks without a
+/// trace.
+pub fn hangs(comms: BTreeMap<u32, Vec<Standing>>, describe: &Describe) -> (Vec<Hang>, Option<u32>) {
     let mut hangs: Vec<Hang> = Vec::new();
+    let mut unclear = None;
     for (comm, members) in comms {
-        hangs.extend(hang(comm, &members, describe));
+        let found = hang(comm, &members, describe);
+        if found.is_none() && waits_for_others(&members, describe) {
+            unclear.get_or_insert(comm);
+        }
+        hangs.extend(found);
         hangs.sort_by(|a, b| (b.stood_ns, &a.comm).cmp(&(a.stood_ns, &b.comm)));
         hangs.truncate(MOST);
     }
-    hangs
+    (hangs, unclear)
+}
+
+/// All ranks with a trace stand in one collective, and there are ranks without.
+fn waits_for_others(members: &[Standing], describe: &Describe) -> bool {
+    let all = members.iter().filter_map(|it| it.last.nranks).max().unwrap_or(0) as usize;
+    let Some(first) = members.iter().min_by_key(|it| it.enqueued_ns) else { return false };
+    let stands = |it: &Standing| {
+        it.last.seq == first.last.seq
+            && !it.last.is_done
+            && it.ended.is_none()
+            && it.end_ns.saturating_sub(first.enqueued_ns) >= STANDS_NS
+            && !(describe.in_calls)(it.who).is_empty()
+    };
+    members.len() < all && first.last.seq.is_some() && members.iter().all(stands)
 }
 
 /// All ranks have called the last collective, some of them with other arguments, and are in calls ever since.
 fn called_otherwise<'a>(members: &'a [Standing], first: &Standing, describe: &Describe) -> Vec<&'a Standing> {
-    if members.iter().all(|it| it.last.what == first.last.what) {
+    let is_open = members.iter().any(|it| it.last.is_open);
+    let what = |it: &Standing| match is_open {
+        true => What { op: it.last.what.op, ..What::default() },
+        false => it.last.what,
+    };
+    if members.iter().all(|it| what(it) == what(first)) {
         return Vec::new();
     }
     let mut same: Map<What, usize> = Map::default();
-    members.iter().for_each(|it| *same.entry(it.last.what).or_default() += 1);
-    let Some(most) = members.iter().max_by_key(|it| same.get(&it.last.what)).map(|it| it.last.what) else {
+    members.iter().for_each(|it| *same.entry(what(it)).or_default() += 1);
+    let Some(most) = members.iter().max_by_key(|it| same.get(&what(it))).map(what) else {
         return Vec::new();
     };
     let stands = |it: &&Standing| {
@@ -105,16 +130,21 @@ fn called_otherwise<'a>(members: &'a [Standing], first: &Standing, describe: &De
             && it.ended.is_none()
             && !(describe.in_calls)(it.who).is_empty()
     };
-    let odd: Vec<&Standing> = members.iter().filter(|it| it.last.what != most).collect();
+    let odd: Vec<&Standing> = members.iter().filter(|it| what(it) != most).collect();
     if odd.iter().all(stands) { odd } else { Vec::new() }
 }
 
 fn hang(comm: u32, members: &[Standing], describe: &Describe) -> Option<Hang> {
-    let seq = members.iter().map(|it| it.last.seq).max()?;
-    let there = || members.iter().filter(|it| it.last.seq == seq);
+    let seq = members.iter().filter_map(|it| it.last.seq).max()?;
+    let there = || members.iter().filter(|it| it.last.seq == Some(seq));
     let first = there().min_by_key(|it| it.enqueued_ns)?;
     let (mut missing, mut unknown) = (Vec::new(), Vec::new());
-    for member in members.iter().filter(|it| it.last.seq < seq) {
+    let is_done = there().any(|it| it.last.is_done);
+    for member in members.iter().filter(|it| it.last.seq < Some(seq)) {
+        if is_done && member.last.seq.is_none() {
+            // Its collectives are not in its trace: the others came through.
+            continue;
+        }
         let stood_ns = member.end_ns.saturating_sub(first.enqueued_ns);
         if member.ended.is_some() || stood_ns >= STANDS_NS {
             missing.push(member);
@@ -137,8 +167,8 @@ fn hang(comm: u32, members: &[Standing], describe: &Describe) -> Option<Hang> {
             .into_iter()
             .map(|InCall { tid, calls, request, site, for_ns }| Thread { tid, calls, request, site, for_ns })
             .collect(),
-        last: Some(LastCall {
-            seq: member.last.seq,
+        last: member.last.seq.map(|seq| LastCall {
+            seq,
             op: (describe.name)(member.last.what.op),
             before_end_ns: member.end_ns.saturating_sub(member.enqueued_ns).max(0) as u64,
             site: (member.last.site != 0).then(|| (describe.name)(member.last.site)),
@@ -179,7 +209,9 @@ mod tests {
             last: Last {
                 rank: rank as u32,
                 nranks: Some(3),
-                seq,
+                seq: Some(seq),
+                is_open: false,
+                is_done: false,
                 what: What { op, ..What::default() },
                 enqueued_ns: 0,
                 site: 0,
@@ -209,6 +241,17 @@ mod tests {
         assert_eq!(missing(&members([4, 4, 4], [9, 8, 9], STANDS_NS / 2), true), None, "it may still come");
         assert_eq!(missing(&members([4, 5, 4], [9, 9, 9], LONG), true), Some(vec![Some(1)]));
         assert_eq!(missing(&members([4, 5, 4], [9, 9, 9], LONG), false), None, "they went on");
+        // It has made the communicator, and comes to no collective of it.
+        let mut first = members([4, 4, 4], [0, 0, 0], LONG);
+        first[1].last.seq = None;
+        assert_eq!(missing(&first, true), Some(vec![Some(1)]));
+        first[2].last.is_done = true;
+        assert_eq!(missing(&first, true), None, "its collectives are not in its trace");
+        // One stands in the call itself, of which the operation alone is known.
+        let mut open = members([4, 4, 4], [9, 9, 9], LONG);
+        open[0].last.is_open = true;
+        open[2].last.what.count = Some(7);
+        assert_eq!(missing(&open, true), None);
         let mut ended = members([4, 4, 4], [9, 8, 9], 0);
         ended[1].ended = Some("killed by SIGKILL".to_owned());
         assert_eq!(missing(&ended, true), Some(vec![Some(1)]));

@@ -60,9 +60,11 @@ impl Comm {
         self.members.entry(rank).or_insert(new)
     }
 
-    /// How many ranks deliver that collective: a trace that ends before it does not.
+    /// How many ranks take part in that collective. Where the size of the communicator is not known, those with a trace
+    /// that does not end before it.
     fn expected(&self, seq: u64) -> usize {
-        self.members.values().filter(|it| !it.is_over || it.highest >= seq).count()
+        let there = self.members.values().filter(|it| !it.is_over || it.highest >= seq);
+        self.nranks.map_or_else(|| there.count(), |all| all as usize)
     }
 }
 

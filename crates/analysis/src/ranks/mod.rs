@@ -6,6 +6,7 @@
 mod align;
 mod arrival;
 mod clocks;
+mod communicators;
 mod documents;
 mod domain;
 mod fit;

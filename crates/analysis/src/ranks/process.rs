@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use gpurec_trace::bounds::BytesLeft;
 use gpurec_trace::hash::Map;
 
-use super::arrival::{Arrival, Before, CALLS, What};
+use super::arrival::{Arrival, Before, CALLS, Key, What};
 
 /// Limits: functions, kernels and communicators of a process, those of all processes of a trace, and functions of a
 /// thread between two collectives.
@@ -34,11 +34,24 @@ impl Sum {
 pub struct Last {
     pub rank: u32,
     pub nranks: Option<u32>,
-    pub seq: u64,
+    /// None: it has made the communicator, and called no collective yet.
+    pub seq: Option<u64>,
+    /// The call has not returned. Of what it was called with, only the operation is known.
+    pub is_open: bool,
+    /// It has ended on the GPU, so all ranks came to it.
+    pub is_done: bool,
     pub what: What,
     pub enqueued_ns: i64,
     /// The call site; 0 if not known.
     pub site: u32,
+}
+
+/// What a process is in a communicator.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    pub comm: u32,
+    pub rank: u32,
+    pub nranks: Option<u32>,
 }
 
 /// A call in which a thread was when the trace ended.
@@ -81,6 +94,8 @@ pub struct ProcessState {
     pub has_more_calls: bool,
     pub kernels: Map<u32, Sum>,
     pub comms: Map<u32, Last>,
+    /// The communicators by their handles.
+    handles: Map<u64, Member>,
     pub ended: Option<String>,
 }
 
@@ -117,6 +132,37 @@ impl ProcessState {
         taken
     }
 
+    /// A call made a communicator. `handle`: none if the program gets it later.
+    pub fn made(&mut self, handle: Option<u64>, member: Member, at_ns: i64, left: &mut Left) {
+        let Member { comm, rank, nranks } = member;
+        if !self.comms.contains_key(&comm) {
+            let (what, is_done) = (What::default(), false);
+            let last =
+                Last { rank, nranks, seq: None, is_open: false, is_done, what, enqueued_ns: at_ns, site: 0 };
+            self.reached(comm, last, left);
+        }
+        self.has_handle(handle.unwrap_or(0), member, left);
+    }
+
+    /// A call with this handle was one of this communicator.
+    pub fn has_handle(&mut self, handle: u64, member: Member, left: &mut Left) {
+        let known = self.handles.contains_key(&handle);
+        if handle != 0 && (known || (self.handles.len() < MOST_NAMES && left.comms.take(1))) {
+            self.handles.insert(handle, member);
+        }
+    }
+
+    pub fn member(&self, handle: u64) -> Option<Member> {
+        self.handles.get(&handle).copied()
+    }
+
+    /// A collective has ended on the GPU.
+    pub fn done(&mut self, key: Key) {
+        if let Some(last) = self.comms.get_mut(&key.comm).filter(|last| last.seq == Some(key.seq)) {
+            last.is_done |= key.is_collective();
+        }
+    }
+
     pub fn reached(&mut self, comm: u32, last: Last, left: &mut Left) {
         let known = self.comms.contains_key(&comm);
         let fits = known || (self.comms.len() < MOST_NAMES && left.comms.take(1));
@@ -148,6 +194,20 @@ pub struct ThreadState {
     pub group: Option<u64>,
     /// Its last outermost call of NCCL, and the calls of NCCL in that one.
     nccl: Vec<NcclCall>,
+    /// The collective whose call it is in.
+    pub stands: Option<Stands>,
+}
+
+/// A collective whose call has not returned.
+#[derive(Clone, Copy)]
+pub struct Stands {
+    pub call: u64,
+    pub pid: u32,
+    /// The handle of the communicator.
+    pub comm: u64,
+    pub op: u32,
+    pub ts_ns: u64,
+    pub stack: Option<u64>,
 }
 
 /// A call of NCCL, which may be a collective.
@@ -159,6 +219,8 @@ pub struct NcclCall {
     pub before: Before,
     pub longest: Option<u64>,
     pub stack: Option<u64>,
+    /// The handle of its communicator; 0 if it has none.
+    pub comm: u64,
 }
 
 impl ThreadState {
@@ -166,8 +228,9 @@ impl ThreadState {
         if let Some(since_ns) = self.free_since_ns.take() {
             self.own_ns = self.own_ns.saturating_add(ts_ns.saturating_sub(since_ns));
         }
-        // It is empty, unless an end was lost.
+        // They are empty, unless an end was lost.
         self.in_nccl.clear();
+        self.stands = None;
     }
 
     /// An outermost call ended.
@@ -192,20 +255,23 @@ impl ThreadState {
         self.in_nccl.last().copied()
     }
 
-    pub fn enters_nccl(&mut self, call: u64, ts_ns: u64, stack: Option<u64>) {
+    pub fn enters_nccl(&mut self, call: u64, ts_ns: u64, stack: Option<u64>, collective: Option<Stands>) {
         if self.in_nccl.is_empty() {
             self.nccl.clear();
         }
+        self.stands = collective.or(self.stands);
+        let comm = collective.map_or(0, |stands| stands.comm);
         let around = self.nccl.first().copied();
         let before = around.map_or_else(|| self.before(), |nccl| nccl.before);
         let stack = stack.or(around.and_then(|nccl| nccl.stack));
         if self.in_nccl.len() < MOST_BETWEEN && self.nccl.len() < MOST_BETWEEN {
             self.in_nccl.push(call);
-            self.nccl.push(NcclCall { call, ts_ns, before, longest: self.stack, stack });
+            self.nccl.push(NcclCall { call, ts_ns, before, longest: self.stack, stack, comm });
         }
     }
 
     pub fn leaves_nccl(&mut self, call: u64) {
+        self.stands.take_if(|stands| stands.call == call);
         if let Some(at) = self.in_nccl.iter().position(|it| *it == call) {
             self.in_nccl.truncate(at);
         }

@@ -13,6 +13,8 @@ use crate::measure;
 use crate::only::Only;
 
 mod bounds;
+mod by_line;
+mod standing;
 
 /// A folder that is deleted on drop.
 struct Folder(PathBuf);

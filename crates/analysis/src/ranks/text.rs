@@ -128,6 +128,8 @@ fn is_in(rank: &InFlight) -> String {
             last.seq,
             at(&last.site)
         );
+    } else {
+        said += "; it has called no collective of this communicator";
     }
     said
 }

@@ -1,77 +1,7 @@
 //! Traces with more of something than `ranks` keeps: what is left out is in no figure, and the report says so.
 
+use super::by_line::{Made, report_of};
 use super::*;
-
-/// A trace that is made line by line, and has an end line that says it is complete.
-struct Made {
-    text: String,
-    id: u64,
-}
-
-impl Made {
-    fn new() -> Made {
-        let header = r#"{"event_id":0,"ts":0.000000000,"type":"header","name":"gpurec","schema":1,"version":"0.1.0","start":"2026-11-21T05:00:00.000+00:00","host":"node","kernel":"6","user":"ada","options":{},"hooks":{},"clock":{"monotonic_ns":5000,"realtime_ns":1790000000000000000,"error_ns":60,"boot_id":"b","ntp":null,"ptp":null}}"#;
-        Made { text: format!("{header}\n"), id: 0 }
-    }
-
-    /// A line at a time in seconds, and its number.
-    fn line(&mut self, at: f64, rest: &str) -> u64 {
-        self.id += 1;
-        self.text.push_str(&format!("{{\"event_id\":{},\"ts\":{at:.9},{rest}}}\n", self.id));
-        self.id
-    }
-
-    fn rank(&mut self, pid: u32, rank: u32) {
-        let exec = r#""type":"process","name":"exec""#;
-        self.line(0.0, &format!(r#"{exec},"pid":{pid},"tid":{pid},"command":["a"],"rank":{rank}"#));
-    }
-
-    fn begin(&mut self, at: f64, (pid, tid): (u32, u32), name: &str) -> u64 {
-        let call = r#""type":"userspace","phase":"B","depth":0,"args":{}"#;
-        self.line(at, &format!(r#"{call},"name":"{name}","pid":{pid},"tid":{tid}"#))
-    }
-
-    fn call(&mut self, at: f64, pid: u32, name: &str) {
-        let begin = self.begin(at, (pid, pid), name);
-        let end = r#""type":"userspace","phase":"E","duration_us":1.000,"retval":0"#;
-        self.line(at, &format!(r#"{end},"name":"{name}","pid":{pid},"tid":{pid},"begin":{begin}"#));
-    }
-
-    fn kernel(&mut self, at: f64, pid: u32, name: &str, us: u64) {
-        let work = r#""type":"gpu","kind":"kernel","source":"lane","stream":1,"device":0,"context":1,"correlation":1,"begin":null,"queued_us":null"#;
-        self.line(at, &format!(r#"{work},"name":"{name}","pid":{pid},"duration_us":{us}.000"#));
-    }
-
-    /// `rank`: in the communicator, which has `nranks`.
-    fn collective(&mut self, at: f64, pid: u32, comm: &str, (rank, nranks): (u32, u32), seq: u64) {
-        let what = r#""type":"collective","name":"ncclAllReduce","op":"AllReduce","begin":0"#;
-        self.line(
-            at,
-            &format!(
-                r#"{what},"pid":{pid},"tid":{pid},"comm":"{comm}","rank":{rank},"nranks":{nranks},"seq":{seq}"#
-            ),
-        );
-    }
-
-    fn end(&mut self, at: f64, reasons: &str) {
-        let events = self.id + 1;
-        let (kind, complete) =
-            (r#""type":"end","name":"end","lost":0,"in_flight":[],"summary":{}"#, reasons.is_empty());
-        let rest =
-            format!(r#"{kind},"events":{events},"complete":{complete},"incomplete_because":[{reasons}]"#);
-        self.line(at, &rest);
-    }
-}
-
-fn report_of<const N: usize>(traces: [Made; N]) -> Report {
-    let folder = Folder::new();
-    for (number, trace) in traces.iter().enumerate() {
-        fs::write(folder.file(&format!("{number}.jsonl")), &trace.text).unwrap();
-    }
-    let report = folder.report();
-    assert_eq!((report.unread, report.ranks.iter().filter(|it| it.host != "node").count()), (0, 0));
-    report
-}
 
 fn says(report: &Report, what: &str) -> bool {
     report.notes.iter().any(|note| note.contains(what))
