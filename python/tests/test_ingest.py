@@ -25,7 +25,7 @@ class Folders(unittest.TestCase):
         (self.folder / "node").mkdir(parents=True)
 
     def ingest(self):
-        """The exit status, and what is said."""
+        """Runs the ingestion. Returns its exit status and what it wrote to standard error."""
         program = self.root / "program"
         # The trace is the last word. Reading a FIFO without a writer never ends.
         program.write_text('#!/bin/sh\nshift $(($# - 1))\nhead -c 1 "$1"\n', encoding="utf-8")

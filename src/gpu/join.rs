@@ -27,7 +27,7 @@ const MOST_UNNAMED: usize = 1 << 12;
 const MOST_OPEN: usize = 1 << 12;
 /// After this time without a record of its call, or without the end of its call, work is written without it.
 const PATIENCE_NS: u64 = 5_000_000_000;
-/// Work that ends later than this after its record came has no true times: the clocks differ by much less.
+/// Work has ended before its record comes. The clocks differ by much less than this, so a later end is not true.
 const AHEAD_NS: u64 = 1_000_000_000;
 /// Calls around another one: the most that are looked through.
 const MOST_AROUND: usize = 64;

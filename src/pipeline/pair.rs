@@ -147,7 +147,7 @@ impl Killed {
     pub fn hint<'a>(&self, name: impl FnOnce(u32) -> &'a str) -> Option<String> {
         let call = name(self.probe.filter(|_| self.signal == libc::SIGABRT)?);
         Some(format!(
-            "process {} was aborted in {call}: if an exception was to pass through that function, the hook at its return is the cause, and --skip or a narrower pattern of --lib leaves it out",
+            "process {} was aborted in {call}: if an exception passed through that function, the hook at its return is the cause: leave the function out with --skip, or with a narrower pattern of --lib",
             self.pid
         ))
     }

@@ -103,8 +103,8 @@ pub fn spawn(stops: impl Stops, terminal: Option<&Terminal>, keep_fds: &[RawFd])
     }
 }
 
-/// Until then a user can keep the guardian from running, by a low priority on a busy processor, and no process may be
-/// stopped.
+/// Waits until the guardian has left the priority and the limits that the user set. Before that it may not run in time on
+/// a busy processor, so gpurec must not stop any process yet.
 fn wait_until_ready(pipe: &OwnedFd) -> io::Result<()> {
     let mut byte = [0];
     loop {

@@ -42,7 +42,7 @@ mod tests {
         assert_eq!(&text[..length], b"READY=1");
     }
 
-    /// The queue of a socket is bounded (net.unix.max_dgram_qlen), and nobody reads this one.
+    /// Nobody reads this socket. Its queue has room for a few messages (net.unix.max_dgram_qlen); the next send waits.
     #[test]
     fn a_socket_that_nobody_reads_does_not_delay_the_recording_for_long() {
         let name = format!("gpurec-unread-{}", std::process::id());

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// One tree for all processes: a map of its own for each would take as much memory for one entry as for four. Before
-/// the keys of a process comes a key that is none.
+/// One tree for all processes, because the smallest hash map takes as much memory as four entries. `None` is never a key
+/// here: it sorts before all keys of a process, so it marks where they begin.
 pub struct ByProcess<K, V>(BTreeMap<(u32, Option<K>), V>);
 
 impl<K, V> Default for ByProcess<K, V> {

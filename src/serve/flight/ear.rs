@@ -1,7 +1,8 @@
 //! The recorder's end of `gpurec dump`: a socket in the abstract name space, `gpurec-dump/PID`, so it leaves nothing
-//! behind if the recorder is killed. Where another process has taken that name, it is `gpurec-dump/PID.NUMBER`. Linux reports the user at the other end. Root and the user who started the recording
-//! get a dump, one at a time, and the user a few a minute; all others are dropped at once, so that they delay nobody.
-//! In: connections. Out: causes of dumps; to each client a line, for which Linux has room: nothing here waits.
+//! behind if the recorder is killed. Where another process has taken that name, it is `gpurec-dump/PID.NUMBER`. Linux
+//! reports the user at the other end. Root and the user who started the recording get a dump, one at a time, and the
+//! user a few a minute; all others are dropped at once, so that they delay nobody. In: connections. Out: causes of
+//! dumps; to each client a line, for which Linux has room: nothing here waits.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -40,7 +41,7 @@ impl Ear {
     pub fn listen(uid: u32) -> io::Result<Ear> {
         let name = format!("{NAME}{}", std::process::id());
         let socket = bound(&name).or_else(|error| match error.kind() {
-            // Another name, which nobody can foresee.
+            // Another process has taken the name. A number that nobody can predict makes another one.
             io::ErrorKind::AddrInUse => bound(&format!("{name}.{}", RandomState::new().hash_one(&name))),
             _ => Err(error),
         })?;

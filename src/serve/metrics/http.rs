@@ -57,7 +57,7 @@ impl Status {
             Status::NotAllowed => "only GET and HEAD are allowed\n",
             Status::TooLarge => "the request is too large\n",
             Status::Unavailable => "the recorder does not answer\n",
-            Status::Busy => "other clients are reading answers that fill the memory for them: try again\n",
+            Status::Busy => "other clients are still reading large answers: try again\n",
         }
     }
 }

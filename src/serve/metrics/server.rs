@@ -35,10 +35,10 @@ const READING: usize = 32;
 /// if it is the only one.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Answers of at most so many bytes are in the socket at once, and do not count.
+/// An answer of at most this size fits into the buffer of its socket, so it takes no memory here and does not count.
 const SMALL: usize = 4 << 10;
 
-/// How long a client surely has to read its answer when another client needs the memory.
+/// A client has at least this long to read its answer before gpurec closes its connection to answer another client.
 const PROMPT: Duration = Duration::from_secs(2);
 
 /// The most connections at once. Those that wait for an answer all get one, in `PATIENCE`.
@@ -212,7 +212,7 @@ impl Server {
             Some(Err(TryRecvError::Empty)) | None => {}
         }
         let now = Instant::now();
-        // One `now` for all: to make a large text takes longer than a copy is fresh.
+        // All connections use the same `now`, because making a large text can take longer than `FRESH`.
         self.last.take_if(|copy| now.saturating_duration_since(copy.at) >= FRESH);
         for at in 0..connections.len() {
             let Some(one) = connections.get_mut(at) else { continue };
@@ -245,7 +245,8 @@ impl Server {
     }
 }
 
-/// Whether there is memory to send a text. For that, clients that have had time to read theirs are left, oldest first.
+/// Whether there is memory to send a text. Makes room by closing connections, the oldest first, whose clients have had
+/// `PROMPT` to read their answers.
 fn make_room(connections: &mut [Connection], text: &Arc<str>, now: Instant) -> bool {
     if text.len() <= SMALL {
         return true;

@@ -275,8 +275,8 @@ impl Seen {
         self.calls.begin(call, 0);
     }
 
-    /// The call that began so ended. If it makes communicators, the process has this one: where it failed, the rank comes
-    /// to no collective of the others.
+    /// A call ended. If it was to make a communicator, the process is a member, also if the call failed: the others wait
+    /// for this rank in their first collective.
     fn made(&mut self, begin: u64, handle: Option<u64>) {
         if self.making.is_empty() {
             return;

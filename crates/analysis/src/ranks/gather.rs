@@ -256,7 +256,7 @@ fn finish(
     (report.hangs, unclear) = standing(&report.clocks, followers, &matcher, of_trace, names, &rank);
     if let Some(comm) = unclear.filter(|_| report.hangs.is_empty()) {
         let why = format!(
-            "all ranks with a trace wait in communicator {}, and only the traces of its other ranks could tell for whom",
+            "all ranks with a trace wait in communicator {}; only the missing traces of its other ranks can show which rank they wait for",
             names.text(comm)
         );
         report.unknown.insert("hangs", why);
